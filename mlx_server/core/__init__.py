@@ -1,0 +1,1 @@
+"""What every layer shares: messages, errors and settings. Imports nothing of the project."""

@@ -1,0 +1,69 @@
+"""The error tree. `api` maps it to HTTP once; nothing else knows status codes."""
+
+from __future__ import annotations
+
+
+class MlxServeError(Exception):
+    """Root of every error this project raises on purpose."""
+
+
+class RequestError(MlxServeError):
+    """The request itself is at fault; the client can fix it.
+
+    `field` is the path of the offending field in the client's own terms (`stop[1]`), or None.
+    """
+
+    def __init__(self, message: str, field: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.code = code
+
+
+class ContextLengthError(RequestError):
+    """The prompt leaves no room for a single generated token."""
+
+    def __init__(self, max_model_len: int, prompt_tokens: int, field: str = "messages") -> None:
+        # The opening words are matched by clients (litellm and others) to recognise an overflow.
+        super().__init__(
+            f"This model's maximum context length is {max_model_len} tokens. However, your prompt has "
+            f"{prompt_tokens} tokens, and at least one must remain for the answer. "
+            "Please reduce the length of the prompt.",
+            field=field,
+            code="context_length_exceeded",
+        )
+        self.max_model_len = max_model_len
+        self.prompt_tokens = prompt_tokens
+
+
+class QueueFullError(MlxServeError):
+    """The waiting queue is at its limit. `retry_after_s` is a whole number of seconds, at least 1."""
+
+    def __init__(self, limit: int, retry_after_s: int) -> None:
+        super().__init__(f"the waiting queue is full ({limit} requests); retry in {retry_after_s} s")
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+
+class EngineNotReadyError(MlxServeError):
+    """The model is still loading."""
+
+    def __init__(self, retry_after_s: int = 2) -> None:
+        super().__init__("the model is still loading")
+        self.retry_after_s = retry_after_s
+
+
+class EngineDeadError(MlxServeError):
+    """The engine has stopped and answers nothing more."""
+
+
+class GenerationError(MlxServeError):
+    """This request failed inside the engine; others are not affected."""
+
+
+class ModelLoadError(MlxServeError):
+    """The model cannot be loaded, or cannot be served exactly. The message is the reason, for a person."""
+
+
+class SettingsError(MlxServeError):
+    """A setting is outside its legal range. The message names the key, the value and the range."""

@@ -1,0 +1,103 @@
+"""Settings, parsed once at the edge into a frozen object. Nothing further in reads the environment.
+
+Precedence: command-line flags, then `MLX_SERVE_*` environment variables, then the defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from mlx_server.core.errors import SettingsError
+
+DEMO_MODEL = "demo"
+"""The name of the embedded demonstration model."""
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_bytes(value: Any) -> Any:
+    """`"4GB"`, `"512M"`, `1048576` -> bytes (powers of 1024). Other types pass through to pydantic."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", value, re.IGNORECASE)
+    if match is None:
+        raise ValueError("must be a size such as 512MB, 4GB or a number of bytes")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+
+
+class Settings(BaseSettings):
+    """Everything an administrator may set. Each field's description is its documentation."""
+
+    model_config = SettingsConfigDict(env_prefix="MLX_SERVE_", frozen=True, extra="forbid")
+
+    model: str = Field(
+        DEMO_MODEL,
+        min_length=1,
+        description="Model to serve: 'demo', a local folder, or a Hugging Face repository id.",
+    )
+    served_model_name: str | None = Field(
+        None, min_length=1, description="Name under which clients see the model; by default `model`."
+    )
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8642, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    max_model_len: int | None = Field(
+        None, ge=64, description="Most tokens (prompt + answer) of one request; by default the model's context."
+    )
+    max_num_seqs: int = Field(64, ge=1, le=1024, description="Most requests that run at the same time.")
+    max_num_batched_tokens: int = Field(
+        2048, ge=64, le=65536, description="Most tokens computed in one step, decodes and prefill chunks together."
+    )
+    max_queue: int = Field(256, ge=1, le=100_000, description="Most requests that wait; one more gets a 429.")
+    kv_blocks: int | None = Field(None, ge=4, description="Number of 32-token KV blocks. Overrides `kv_memory`.")
+    kv_memory: Bytes | None = Field(
+        None, ge=1 << 20, description="Memory of the KV pool, e.g. 4GB. By default a share of what the machine has."
+    )
+    step_target_ms: float = Field(
+        120.0,
+        ge=5,
+        le=10_000,
+        description="A prefill chunk is sized so that a step beside running answers is predicted to take this long.",
+    )
+    default_max_tokens: int = Field(
+        4096, ge=1, description="Answer length when a request names none; the context may shorten it."
+    )
+    seed: int | None = Field(
+        None, ge=0, lt=1 << 63, description="Seed of requests that bring none; by default a random one each."
+    )
+    prefix_cache: bool = Field(True, description="Reuse the KV blocks of prompts and answers seen before.")
+    max_body_bytes: Bytes = Field(
+        32 << 20, ge=1024, description="Largest request body accepted; a larger one gets a 413."
+    )
+    log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="Least severe log line written.")
+
+    @model_validator(mode="after")
+    def _budget_holds_every_row(self) -> Settings:
+        if self.max_num_batched_tokens < self.max_num_seqs + 32:
+            raise ValueError(
+                f"max_num_batched_tokens = {self.max_num_batched_tokens} must be at least max_num_seqs + 32 "
+                f"= {self.max_num_seqs + 32}: a decode of every row and one block of prefill"
+            )
+        return self
+
+
+def load_settings(**flags: Any) -> Settings:
+    """Flags that are None count as not given. Raises `SettingsError` naming key, value and legal range."""
+    given = {key: value for key, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_explain(e) for e in error.errors())) from error
+
+
+def _explain(error: Any) -> str:
+    key = ".".join(str(part) for part in error["loc"]) or "settings"
+    field = Settings.model_fields.get(key.lower())
+    about = f" ({field.description})" if field is not None and field.description else ""
+    return f"{key} = {error['input']!r}: {error['msg']}{about}"

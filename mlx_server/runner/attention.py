@@ -1,0 +1,240 @@
+"""Attention for a step in which every token is a row: `[T, 1]` through an unmodified mlx-lm model.
+
+Each layer's cache object is a `LayerCache`: its `offset` is the vector of absolute positions, so RoPE is right
+per token, and `scaled_dot_product_attention` is replaced in every loaded `mlx_lm.models` module by `dispatch`,
+which recognises the object and otherwise calls the original. Decodes attend in two parts, committed blocks and
+tail, joined by concatenating only the scores: softmax over [q.K_blocks, q.K_tail], then the two products
+with V. Prefill chunks attend over gather(prefix), their own tail and their fresh K/V.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models import base
+
+from mlx_server.core.step import BLOCK_SIZE
+from mlx_server.runner.kv_pool import KVPool
+from mlx_server.runner.rows import KV, BlockWindow, DecodeGroup, Row, block_window
+
+_ORIGINAL = base.scaled_dot_product_attention
+
+
+@dataclass(slots=True, frozen=True)
+class WindowMask:
+    """What `make_mask` returns: not a mask, but the window that `dispatch` will apply."""
+
+    window: int | None
+
+
+@dataclass(slots=True, eq=False)
+class ChunkRows:
+    """A prefill chunk: rows [start, end) of the step belong to one request."""
+
+    row: Row
+    start: int
+    end: int
+    tails: dict[int, KV] = field(default_factory=dict)  # layer -> tail with this chunk appended
+    windows: dict[int | None, tuple[mx.array | None, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class GroupRows:
+    """A decode group: rows [start, end) of the step, in the group's order."""
+
+    group: DecodeGroup
+    start: int
+    end: int
+    tails: dict[int, KV] = field(default_factory=dict)
+    masks: dict[tuple[int | None, str], mx.array | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class StepLayout:
+    """How the rows of one forward pass are laid out: groups first, then chunks."""
+
+    pool: KVPool
+    groups: list[GroupRows]
+    chunks: list[ChunkRows]
+
+
+class LayerCache:
+    """What a layer of an mlx-lm model sees as its cache during one step.
+
+    It has no attribute `bits` and is never falsy: both would send mlx-lm down another path. `offset` is
+    never changed in place, since callers hold it.
+    """
+
+    def __init__(self, layer: int, offset: mx.array, layout: StepLayout) -> None:
+        self.offset = offset
+        self._layer = layer
+        self._layout = layout
+        self._window = layout.pool.layers[layer].window
+
+    def make_mask(self, n: int, return_array: bool = False, window_size: int | None = None) -> WindowMask:
+        """Called once per forward pass by the model, for all layers of a kind."""
+        return WindowMask(window_size if window_size is not None else self._window)
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> KV:
+        """Append this step's K/V `[T, kv_heads, 1, dim]` to the tails of their rows."""
+        layer = self._layer
+        for g in self._layout.groups:
+            k, v = g.group.tails[layer]
+            fresh_k, fresh_v = keys[g.start : g.end], values[g.start : g.end]
+            if g.group.columns:
+                g.tails[layer] = (mx.concatenate([k, fresh_k], axis=2), mx.concatenate([v, fresh_v], axis=2))
+            else:
+                g.tails[layer] = (fresh_k, fresh_v)
+        for c in self._layout.chunks:
+            fresh_k = keys[c.start : c.end, :, 0].swapaxes(0, 1)[None]
+            fresh_v = values[c.start : c.end, :, 0].swapaxes(0, 1)[None]
+            if c.row.tail is not None and c.row.tail_len:
+                k, v = c.row.tail[layer]
+                fresh_k = mx.concatenate([k, fresh_k], axis=2)
+                fresh_v = mx.concatenate([v, fresh_v], axis=2)
+            c.tails[layer] = (fresh_k, fresh_v)
+        return keys, values
+
+    def attend(self, q: mx.array, scale: float, mask: Any, sinks: mx.array | None) -> mx.array:
+        """q `[T, heads, 1, dim]` -> `[T, heads, 1, v_dim]`."""
+        window = mask.window if isinstance(mask, WindowMask) else self._window
+        parts = [self._attend_group(g, q[g.start : g.end], scale, window, sinks) for g in self._layout.groups]
+        parts += [self._attend_chunk(c, q[c.start : c.end], scale, window, sinks) for c in self._layout.chunks]
+        return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=0)
+
+    def _attend_group(
+        self, g: GroupRows, q: mx.array, scale: float, window: int | None, sinks: mx.array | None
+    ) -> mx.array:
+        pool, layer = self._layout.pool, self._layer
+        rows, heads, _, dim = q.shape
+        kv_heads = pool.layers[layer].kv_heads
+        q = (q * scale).reshape(rows, kv_heads, heads // kv_heads, dim)
+        tail_k, tail_v = g.tails[layer]
+        tail_scores = _masked(q @ tail_k.swapaxes(-1, -2), _tail_mask(g, window))
+        scores = [tail_scores]
+        blocks = _group_blocks(g.group, pool, layer, window)
+        if blocks is not None:
+            scores.insert(0, _masked(q @ blocks[0].swapaxes(-1, -2), _blocks_mask(g, window)))
+        if sinks is not None:
+            column = sinks.reshape(1, kv_heads, heads // kv_heads, 1).astype(tail_scores.dtype)
+            scores.insert(0, mx.broadcast_to(column, (*tail_scores.shape[:-1], 1)))
+        p = mx.softmax(mx.concatenate(scores, axis=-1) if len(scores) > 1 else scores[0], axis=-1, precise=True)
+        columns = tail_k.shape[2]
+        out = p[..., -columns:] @ tail_v
+        if blocks is not None:
+            tokens = blocks[0].shape[2]
+            out = p[..., -columns - tokens : -columns] @ blocks[1] + out
+        return out.reshape(rows, heads, 1, -1)
+
+    def _attend_chunk(
+        self, c: ChunkRows, q: mx.array, scale: float, window: int | None, sinks: mx.array | None
+    ) -> mx.array:
+        k, v = c.tails[self._layer]
+        index, first = _chunk_blocks(c, window)
+        if index is not None:
+            prefix_k, prefix_v = self._layout.pool.gather(self._layer, index)
+            k, v = mx.concatenate([prefix_k, k], axis=2), mx.concatenate([prefix_v, v], axis=2)
+        n, length = c.end - c.start, k.shape[2]
+        mask: mx.array | str = "causal"
+        if window is not None and first + length > window:
+            queries = mx.arange(length - n, length)[:, None]
+            keys = mx.arange(length)[None]
+            mask = (keys <= queries) & (keys > queries - window)
+        out = mx.fast.scaled_dot_product_attention(
+            q[:, :, 0].swapaxes(0, 1)[None], k, v, scale=scale, mask=mask, sinks=sinks
+        )
+        return out[0].swapaxes(0, 1)[:, :, None]
+
+
+def _group_blocks(group: DecodeGroup, pool: KVPool, layer: int, window: int | None) -> KV | None:
+    """K/V of the group's committed blocks, gathered in this step or kept from an earlier one."""
+    blocks = _window_of(group, window)
+    if blocks.num_blocks == 0:
+        return None
+    if layer in group.kept:
+        return group.kept[layer]
+    gathered = pool.gather(layer, blocks.index)
+    if group.keeps:
+        group.kept[layer] = gathered
+    return gathered
+
+
+def _window_of(group: DecodeGroup, window: int | None) -> BlockWindow:
+    if window not in group.indices:
+        group.indices[window] = block_window(group.rows, window)
+    return group.indices[window]
+
+
+def _masked(scores: mx.array, bias: mx.array | None) -> mx.array:
+    return scores if bias is None else scores + bias.astype(scores.dtype)
+
+
+def _bias(visible: mx.array) -> mx.array:
+    """Additive mask `[rows, 1, 1, n]`; a finite minimum, so that a part wholly out of sight gives no NaN."""
+    return mx.where(visible, 0.0, -1e30)[:, None, None]
+
+
+def _blocks_mask(g: GroupRows, window: int | None) -> mx.array | None:
+    """Hides padding, and blocks' tokens that have left the window."""
+    key = (window, "blocks")
+    if key not in g.masks:
+        rows, blocks = g.group.rows, _window_of(g.group, window)
+        sliding = window is not None and any(r.num_computed >= window for r in rows)
+        if not blocks.ragged and not sliding:
+            g.masks[key] = None
+        else:
+            positions = blocks.first + mx.arange(blocks.num_blocks * BLOCK_SIZE, dtype=mx.int32)[None]
+            visible = positions < mx.array([[r.num_committed] for r in rows], dtype=mx.int32)
+            if window is not None:
+                visible &= positions > mx.array([[r.num_computed - window] for r in rows], dtype=mx.int32)
+            g.masks[key] = _bias(visible)
+    return g.masks[key]
+
+
+def _tail_mask(g: GroupRows, window: int | None) -> mx.array | None:
+    """Hides the columns left of a row's own tail, and what has left the window."""
+    key = (window, "tail")
+    if key not in g.masks:
+        columns = g.group.columns + 1
+        lengths = [r.tail_len + 1 if window is None else min(r.tail_len + 1, window) for r in g.group.rows]
+        if all(n == columns for n in lengths):
+            g.masks[key] = None
+        else:
+            age = mx.arange(columns - 1, -1, -1, dtype=mx.int32)[None]
+            g.masks[key] = _bias(age < mx.array(lengths, dtype=mx.int32)[:, None])
+    return g.masks[key]
+
+
+def _chunk_blocks(c: ChunkRows, window: int | None) -> tuple[mx.array | None, int]:
+    """Index `[1, blocks]` of the prefix that the chunk's first query can see, and its first position."""
+    if window not in c.windows:
+        start = 0 if window is None else max(0, c.row.num_computed + 1 - window) // BLOCK_SIZE
+        shown = c.row.blocks[start:]
+        c.windows[window] = (mx.array([shown], dtype=mx.int32) if shown else None, start * BLOCK_SIZE)
+    return c.windows[window]
+
+
+def dispatch(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    cache: Any,
+    scale: float,
+    mask: Any,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """Stands in for `mlx_lm.models.base.scaled_dot_product_attention`; same signature."""
+    if isinstance(cache, LayerCache):
+        return cache.attend(queries, scale, mask, sinks)
+    original: mx.array = _ORIGINAL(queries, keys, values, cache, scale, mask, sinks=sinks)
+    return original
+
+
+def install() -> None:
+    """Put `dispatch` into every `mlx_lm.models` module that is loaded. Idempotent; call after loading a model."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("mlx_lm.models") and (getattr(module, "scaled_dot_product_attention", None) is _ORIGINAL):
+            vars(module)["scaled_dot_product_attention"] = dispatch
