@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import mlx_server.runner  # noqa: F401  (loads OpenBLAS, which must come before MLX)
+
+# isort: split
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
-
-import mlx_server.runner  # noqa: F401  (loads OpenBLAS before MLX)
 
 _BASE: dict[str, Any] = {
     "hidden_size": 64,
@@ -103,7 +104,7 @@ def family_config(name: str) -> dict[str, Any]:
     return {**_BASE, **FAMILIES[name], "model_type": name}
 
 
-def build(config: dict[str, Any], seed: int = 0, spread: float = 3.0) -> Any:
+def build(config: dict[str, Any], seed: int = 0, spread: float = 1.5) -> Any:
     """A random-weight mlx-lm model.
 
     spread: matrices are this much larger than a unit-gain initialisation, so that attention is peaked and the
@@ -124,7 +125,7 @@ def build(config: dict[str, Any], seed: int = 0, spread: float = 3.0) -> Any:
     return model
 
 
-def save(config: dict[str, Any], folder: Path, seed: int = 0, spread: float = 3.0) -> Path:
+def save(config: dict[str, Any], folder: Path, seed: int = 0, spread: float = 1.5) -> Path:
     """Write a model folder that `mlx_lm.load_model` loads."""
     folder.mkdir(parents=True, exist_ok=True)
     model = build(config, seed, spread)

@@ -21,7 +21,14 @@ log = logging.getLogger(__name__)
 
 
 class StepExecutor(Protocol):
-    """What the thread drives: a `ModelRunner`, or in tests a fake."""
+    """What the thread drives: a `ModelRunner`, or in tests a fake.
+
+    overlaps: whether `launch` returns while the device works. On a GPU it does, so the next step is launched
+    before this one is finished. MLX's CPU backend blocks in `launch` until all but the last few operations are
+    done, so there a step is finished at once and its tokens leave a step earlier.
+    """
+
+    overlaps: bool
 
     def launch(self, plan: StepPlan) -> Any:
         """Start a step; what it returns is handed to `finish`."""
@@ -71,6 +78,7 @@ class GenerationThread:
         self._inbox: queue.SimpleQueue[tuple[StepPlan, int] | _Drain | _Stop] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mlx-generate", daemon=True)
         self._pending: tuple[StepPlan, Any] | None = None
+        self._epoch = 0  # of the newest plan, and so of the pending one
         self._failed_epoch = -1
 
     def start(self) -> None:
@@ -115,43 +123,52 @@ class GenerationThread:
             executor.close()
 
     def _execute(self, executor: StepExecutor, plan: StepPlan, epoch: int) -> None:
+        self._epoch = epoch
         if plan.commits:
             self._finish(executor)  # a commit drains the device anyway: let the tokens out first
         if epoch == self._failed_epoch:
-            self._deliver(self._on_result, StepResult(plan.step_id, skipped=True))
+            self._skip(plan)
             return
         try:
             launched = executor.launch(plan)
         except Exception as error:  # a step that cannot start fails its requests, never the thread
             self._finish(executor)
-            self._fail(executor, plan, error)
-            self._failed_epoch = epoch
+            if epoch == self._failed_epoch:
+                self._skip(plan)  # the step before it failed, and may be why
+            else:
+                self._fail(executor, plan, error)
             return
         before, self._pending = self._pending, (plan, launched)
-        if before is not None and not self._finish_one(executor, *before):
-            self._failed_epoch = epoch
+        if before is not None:
+            self._finish_one(executor, *before)
+        if not executor.overlaps:
+            self._finish(executor)
 
     def _finish(self, executor: StepExecutor) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
             self._finish_one(executor, *pending)
 
-    def _finish_one(self, executor: StepExecutor, plan: StepPlan, launched: Any) -> bool:
+    def _finish_one(self, executor: StepExecutor, plan: StepPlan, launched: Any) -> None:
         try:
             result = executor.finish(launched)
         except Exception as error:  # device errors surface here; the step's requests fail, the thread lives
             self._fail(executor, plan, error)
-            return False
+            return
         self._deliver(self._on_result, result)
-        return True
 
     def _fail(self, executor: StepExecutor, plan: StepPlan, error: Exception) -> None:
+        """Every row is gone: the plans made before the engine hears of it are skipped, also the launched one."""
         log.error("step %d failed", plan.step_id, exc_info=error)
+        self._failed_epoch = self._epoch
         executor.reset()
         self._deliver(self._on_result, StepResult(plan.step_id, error=f"{type(error).__name__}: {error}"))
-        if self._pending is not None:
-            (skipped, _), self._pending = self._pending, None
-            self._deliver(self._on_result, StepResult(skipped.step_id, skipped=True))
+        launched, self._pending = self._pending, None
+        if launched is not None:
+            self._skip(launched[0])
+
+    def _skip(self, plan: StepPlan) -> None:
+        self._deliver(self._on_result, StepResult(plan.step_id, skipped=True))
 
     def _deliver(self, callback: Callable[[Any], None], value: Any) -> None:
         try:

@@ -56,6 +56,7 @@ class ModelRunner:
         self._groups: list[DecodeGroup] = []
         self._last: LaunchedStep | None = None
         self._last_done_s = 0.0
+        self.overlaps = mx.default_device() != mx.cpu
 
     @property
     def kept_bytes(self) -> int:

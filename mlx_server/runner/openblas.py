@@ -13,8 +13,14 @@ log = logging.getLogger(__name__)
 
 
 def preload() -> str | None:
-    """Load OpenBLAS with global symbols. Returns its name; None where it is missing or not needed."""
+    """Load OpenBLAS with global symbols. Returns its name; None where it is missing or not needed.
+
+    It must come before MLX, whose symbols are bound when it is imported.
+    """
     if sys.platform != "linux":
+        return None
+    if "mlx.core" in sys.modules:
+        log.warning("MLX was imported before OpenBLAS could be loaded, so matrix products will be slow")
         return None
     for name in _NAMES:
         try:

@@ -83,6 +83,8 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         if config.max_num_batched_tokens < config.max_num_seqs + BLOCK_SIZE:
             raise ValueError("the token budget must hold a decode of every row and one block of prefill")
+        if config.max_model_len > config.num_blocks * BLOCK_SIZE:
+            raise ValueError("a request of max_model_len tokens must fit into the pool alone")
         self.config = config
         self.cache = PrefixCache(config.num_blocks, enabled=config.prefix_cache)
         self.counters = _Counters()
@@ -263,17 +265,18 @@ class Scheduler:
             units=self._units_allowed(draft),
         )
         planned_units = 0.0
-        while budget.tokens > 0 and (request := self._next_prefill(prefilling)) is not None:
+        admitting = len(self._running) < self.config.max_num_seqs
+        while budget.tokens > 0 and (request := self._next_prefill(prefilling, admitting)) is not None:
             if request.state is RequestState.WAITING:
                 outcome = self._admit(request, draft, now)
                 if outcome is None:
-                    break
+                    admitting = False  # rows that prefill go on, also behind it: it may be their twin
+                    continue
                 if not outcome:
                     deferred.append(request)
-                    if len(deferred) >= _MAX_DEFERRED:
-                        break
+                    admitting = len(deferred) < _MAX_DEFERRED
                     continue
-            others = bool(prefilling) or bool(self._queue)
+            others = bool(prefilling) or (admitting and bool(self._queue))
             chunk = budget.chunk(request.num_computed, len(request.tokens), others_wait=others)
             if chunk == 0:
                 break
@@ -290,8 +293,8 @@ class Scheduler:
         target_s = self.config.step_target_s * (1 if decoding else 4)
         return self._times.units_within(target_s, decoding=decoding)
 
-    def _next_prefill(self, prefilling: list[Request]) -> Request | None:
-        head = self._queue.peek()
+    def _next_prefill(self, prefilling: list[Request], admitting: bool) -> Request | None:
+        head = self._queue.peek() if admitting else None
         waiting = self._requests[head] if head is not None else None
         if prefilling and (waiting is None or prefilling[0].key < waiting.key):
             return prefilling.pop(0)
@@ -369,9 +372,9 @@ class Scheduler:
 
     def _is_stop(self, request: Request, token_id: int) -> bool:
         sampling = request.sampling
-        if token_id in self.config.eos_token_ids:
-            return not sampling.ignore_eos
-        return bool(sampling.stop_token_ids) and token_id in sampling.stop_token_ids
+        if token_id in self.config.eos_token_ids and not sampling.ignore_eos:
+            return True
+        return token_id in sampling.stop_token_ids
 
     def _finish_at(self, request: Request, reason: FinishReason, token: SampledToken | None) -> TokenDelta:
         if self._last_finish_s is not None:

@@ -38,7 +38,9 @@ class StepTimePredictor:
         self._unit_s: float | None = None
 
     def observe(self, duration_s: float, units: float) -> None:
-        """A step with `units` of prefill (0: decodes only) took `duration_s`."""
+        """A step with `units` of prefill (0: decodes only) took `duration_s`; 0 is below what the clock can tell."""
+        if duration_s <= 0:
+            return
         if units <= 0:
             self._decode_s += (duration_s - self._decode_s) * _WEIGHT
             return

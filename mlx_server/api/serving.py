@@ -1,0 +1,76 @@
+"""What the endpoints serve: the one model, or why there is none (yet, or any more)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from mlx_server.api.errors import RefusedError
+from mlx_server.chat.defaults import SamplingDefaults
+from mlx_server.chat.tokenizer import ChatTokenizer
+from mlx_server.core.errors import EngineDeadError, EngineNotReadyError
+from mlx_server.core.messages import EngineInfo
+from mlx_server.core.settings import Settings
+from mlx_server.engine.client import EngineClient
+
+ANY_MODEL = "default"
+"""A `model` that means: whatever is served."""
+
+
+@dataclass(slots=True, frozen=True)
+class LoadedModel:
+    """A model that answers. info: as it was when the engine became ready."""
+
+    engine: EngineClient
+    info: EngineInfo
+    tokenizer: ChatTokenizer
+    defaults: SamplingDefaults
+
+
+@dataclass(slots=True)
+class ServingState:
+    """Owned by the daemon's event loop; the endpoints only read it."""
+
+    settings: Settings
+    created_s: int = field(default_factory=lambda: int(time.time()))
+    started_s: float = field(default_factory=time.monotonic)
+    model: LoadedModel | None = None
+    stopped: str | None = None  # why nothing is answered any more
+    stage: str = "starting"  # of the load, for people
+    progress: float = 0.0  # of the stage, from 0 to 1
+
+    @property
+    def name(self) -> str:
+        """Under which clients see the model."""
+        return self.settings.served_model_name or self.settings.model
+
+    def loaded(self) -> LoadedModel:
+        """The model. Raises `EngineNotReadyError` or `EngineDeadError`."""
+        if self.stopped is not None:
+            raise EngineDeadError(self.stopped)
+        if self.model is None:
+            raise EngineNotReadyError
+        _ = self.model.engine.info  # raises if the engine has died
+        return self.model
+
+    def check_name(self, model: str | None) -> None:
+        """Raise a 404 unless `model` is absent, the served name, the underlying id, or 'default'."""
+        if model is None or model in self.names():
+            return
+        message = f"the model {model[:200]!r} does not exist here; served is {self.name!r}"
+        raise RefusedError(404, message, "model", "model_not_found")
+
+    def names(self) -> frozenset[str]:
+        """Every name that is accepted."""
+        own = {self.name, self.settings.model, ANY_MODEL}
+        return frozenset(own if self.model is None else own | {self.model.info.model_id})
+
+
+def serving_of(request: Request) -> ServingState:
+    """The state that `create_app` put on the application."""
+    state = request.app.state.serving
+    if not isinstance(state, ServingState):
+        raise TypeError("the application has no ServingState")
+    return state

@@ -1,0 +1,22 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mlx_server.core.settings import Settings
+from mlx_server.daemon.server_thread import ServerThread
+from mlx_server.engine.client import EngineClient
+
+
+def make_engine(settings: Settings, folder: Path) -> EngineClient:
+    from mlx_server.engine.inproc import InProcessEngine
+
+    return InProcessEngine(settings, folder, settings.model)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ServerThread]:
+    """The whole daemon with the embedded model, on a free loopback port."""
+    settings = Settings(model="demo", max_num_seqs=8, kv_memory="32MB")
+    with ServerThread(settings, make_engine) as server:
+        yield server
