@@ -51,7 +51,9 @@ class StepDriver:
         servable = self.loaded.servable
         pool = KVPool(servable.layers, num_blocks)
         sampler = Sampler(servable.vocab_size, self._eos)
-        self.runner = ModelRunner(servable, pool, sampler, kept_limit(pool.nbytes) if kept_bytes is None else kept_bytes)
+        self.runner = ModelRunner(
+            servable, pool, sampler, kept_limit(pool.nbytes) if kept_bytes is None else kept_bytes
+        )
         defaults: dict[str, Any] = {
             "model_identity": "test",
             "num_blocks": num_blocks,
@@ -75,9 +77,7 @@ class StepDriver:
         params = SamplingParams(max_tokens=max_tokens, **{"temperature": 0.0, **sampling})
         self.outcomes[request_id] = Outcome()
         self.scheduler.add(
-            GenerateRequest(
-                request_id=request_id, prompt_token_ids=tuple(prompt), sampling=params, priority=priority
-            ),
+            GenerateRequest(request_id=request_id, prompt_token_ids=tuple(prompt), sampling=params, priority=priority),
             self.now,
         )
 

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from mlx_server.core.errors import EngineDeadError
 from mlx_server.core.messages import EngineStats, FinishReason, GenerateRequest, TokenDelta
 from mlx_server.core.step import StepPlan, StepResult
 from mlx_server.engine.generation_thread import GenerationThread
@@ -35,11 +36,18 @@ class EngineCore:
         self._drain_asked = False
         self._epoch = 0
         self._closing = False
+        self._failure: BaseException | None = None
+        self._ended: str | None = None
 
     # ---- in --------------------------------------------------------------------------------------
 
     def add(self, request: GenerateRequest) -> asyncio.Queue[TokenDelta]:
-        """Submit; the queue gets every delta, the last with a finish reason. Raises as `Scheduler.add`."""
+        """Submit; the queue gets every delta, the last with a finish reason.
+
+        Raises as `Scheduler.add`, and `EngineDeadError` once the loop has ended: nobody would answer.
+        """
+        if self._ended is not None:
+            raise EngineDeadError(self._ended)
         self.scheduler.add(request, self._clock())
         stream: asyncio.Queue[TokenDelta] = asyncio.Queue()
         self._streams[request.request_id] = stream
@@ -57,6 +65,11 @@ class EngineCore:
         self._results.append(result)
         self._signal.set()
 
+    def fail(self, error: BaseException) -> None:
+        """The generation thread is gone: end every request with this reason."""
+        self._failure = error
+        self._signal.set()
+
     def stats(self) -> EngineStats:
         """Counters of the scheduler."""
         return self.scheduler.stats()
@@ -67,6 +80,9 @@ class EngineCore:
         """Until `close`. A bug in here ends every request with its reason instead of leaving it waiting."""
         try:
             while not self._closing:
+                if self._failure is not None:
+                    why = f"{type(self._failure).__name__}: {self._failure}"
+                    raise EngineDeadError(f"the generation thread ended: {why}") from self._failure
                 self._signal.clear()
                 self._take_results()
                 if not self._plan_next():
@@ -114,5 +130,6 @@ class EngineCore:
                 del self._streams[delta.request_id]
 
     def _end_all(self, reason: FinishReason, why: str) -> None:
+        self._ended = why
         for request_id in list(self._streams):
             self._dispatch([TokenDelta(request_id=request_id, finish_reason=reason, error=why)])

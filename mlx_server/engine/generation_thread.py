@@ -58,8 +58,8 @@ class _Stop:
 class GenerationThread:
     """Executes plans in the order in which they are submitted.
 
-    make_executor: runs on the thread; whatever it raises reaches `on_failed`.
-    All callbacks run on the event loop.
+    make_executor: runs on the thread. on_failed: gets whatever ends the thread before `stop` does: a load
+        that failed, or an executor that cannot even be reset. All callbacks run on the event loop.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class GenerationThread:
     def _run(self) -> None:
         try:
             executor, info = self._make_executor()
-        except BaseException as error:  # whatever a load can raise must reach those who wait for it
+        except BaseException as error:  # noqa: BLE001 - whatever a load can raise must reach those who wait for it
             self._deliver(self._on_failed, error)
             return
         self._deliver(self._on_loaded, info)
@@ -118,6 +118,9 @@ class GenerationThread:
                     self._execute(executor, *message)
                 del message
             self._finish(executor)
+        except BaseException as error:  # the thread ends here; nobody may wait for its results for ever
+            log.error("the generation thread has failed", exc_info=error)
+            self._deliver(self._on_failed, error)
         finally:
             self._pending = None
             executor.close()
@@ -131,7 +134,7 @@ class GenerationThread:
             return
         try:
             launched = executor.launch(plan)
-        except Exception as error:  # a step that cannot start fails its requests, never the thread
+        except Exception as error:  # noqa: BLE001 - it fails its requests, never the thread
             self._finish(executor)
             if epoch == self._failed_epoch:
                 self._skip(plan)  # the step before it failed, and may be why
@@ -152,7 +155,7 @@ class GenerationThread:
     def _finish_one(self, executor: StepExecutor, plan: StepPlan, launched: Any) -> None:
         try:
             result = executor.finish(launched)
-        except Exception as error:  # device errors surface here; the step's requests fail, the thread lives
+        except Exception as error:  # noqa: BLE001 - device errors surface here; the thread lives
             self._fail(executor, plan, error)
             return
         self._deliver(self._on_result, result)

@@ -52,7 +52,7 @@ class InProcessEngine:
 
     async def start(self) -> EngineInfo:
         """See `EngineClient.start`."""
-        if self._dead is not None and self._loading is None:
+        if self._dead is not None and (self._loading is None or self._info is not None):
             raise EngineDeadError(self._dead)
         if self._loading is None:
             loop = asyncio.get_running_loop()
@@ -63,7 +63,7 @@ class InProcessEngine:
                     loop.call_soon_threadsafe(self._on_progress, stage, fraction)
 
             self._thread = GenerationThread(
-                lambda: self._make_executor(progress), loop, self._loaded, self._load_failed, self._take_result
+                lambda: self._make_executor(progress), loop, self._loaded, self._thread_failed, self._take_result
             )
             self._thread.start()
         return await asyncio.shield(self._loading)
@@ -127,6 +127,12 @@ class InProcessEngine:
         self._run = asyncio.create_task(self._core.run(), name="mlx-schedule")
         self._run.add_done_callback(self._run_ended)
         self._loading.set_result(info)
+
+    def _thread_failed(self, error: BaseException) -> None:
+        if self._core is not None:
+            self._core.fail(error)
+        else:
+            self._load_failed(error)
 
     def _load_failed(self, error: BaseException) -> None:
         assert self._loading is not None

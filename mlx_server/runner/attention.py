@@ -20,6 +20,9 @@ from mlx_server.core.step import BLOCK_SIZE
 from mlx_server.runner.kv_pool import KVPool
 from mlx_server.runner.rows import KV, BlockWindow, DecodeGroup, Row, block_window
 
+GATHER_BLOCKS = 128
+"""Most blocks gathered in one piece by a decode whose K/V is not kept: bounds the memory of a step."""
+
 _ORIGINAL = base.scaled_dot_product_attention
 
 
@@ -114,19 +117,22 @@ class LayerCache:
         q = (q * scale).reshape(rows, kv_heads, heads // kv_heads, dim)
         tail_k, tail_v = g.tails[layer]
         tail_scores = _masked(q @ tail_k.swapaxes(-1, -2), _tail_mask(g, window))
-        scores = [tail_scores]
-        blocks = _group_blocks(g.group, pool, layer, window)
-        if blocks is not None:
-            scores.insert(0, _masked(q @ blocks[0].swapaxes(-1, -2), _blocks_mask(g, window)))
+        parts = _group_blocks(g.group, pool, layer, window)
+        scores = []
         if sinks is not None:
             column = sinks.reshape(1, kv_heads, heads // kv_heads, 1).astype(tail_scores.dtype)
-            scores.insert(0, mx.broadcast_to(column, (*tail_scores.shape[:-1], 1)))
+            scores.append(mx.broadcast_to(column, (*tail_scores.shape[:-1], 1)))
+        if parts:
+            block_scores = [q @ k.swapaxes(-1, -2) for k, _ in parts]
+            joined = mx.concatenate(block_scores, axis=-1) if len(parts) > 1 else block_scores[0]
+            scores.append(_masked(joined, _blocks_mask(g, window)))
+        scores.append(tail_scores)
         p = mx.softmax(mx.concatenate(scores, axis=-1) if len(scores) > 1 else scores[0], axis=-1, precise=True)
-        columns = tail_k.shape[2]
-        out = p[..., -columns:] @ tail_v
-        if blocks is not None:
-            tokens = blocks[0].shape[2]
-            out = p[..., -columns - tokens : -columns] @ blocks[1] + out
+        out = p[..., -tail_k.shape[2] :] @ tail_v
+        start = 0 if sinks is None else 1
+        for _, v in parts:
+            out = out + p[..., start : start + v.shape[2]] @ v
+            start += v.shape[2]
         return out.reshape(rows, heads, 1, -1)
 
     def _attend_chunk(
@@ -149,17 +155,18 @@ class LayerCache:
         return out[0].swapaxes(0, 1)[:, :, None]
 
 
-def _group_blocks(group: DecodeGroup, pool: KVPool, layer: int, window: int | None) -> KV | None:
-    """K/V of the group's committed blocks, gathered in this step or kept from an earlier one."""
+def _group_blocks(group: DecodeGroup, pool: KVPool, layer: int, window: int | None) -> list[KV]:
+    """K/V of the group's committed blocks, kept from an earlier step or gathered in this one, piece by piece."""
     blocks = _window_of(group, window)
     if blocks.num_blocks == 0:
-        return None
+        return []
     if layer in group.kept:
-        return group.kept[layer]
-    gathered = pool.gather(layer, blocks.index)
+        return [group.kept[layer]]
     if group.keeps:
-        group.kept[layer] = gathered
-    return gathered
+        group.kept[layer] = pool.gather(layer, blocks.index)
+        return [group.kept[layer]]
+    step = max(1, GATHER_BLOCKS // len(group.rows))
+    return [pool.gather(layer, blocks.index[:, i : i + step]) for i in range(0, blocks.num_blocks, step)]
 
 
 def _window_of(group: DecodeGroup, window: int | None) -> BlockWindow:

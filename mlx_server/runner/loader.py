@@ -55,7 +55,7 @@ def load(path: Path, progress: Progress) -> LoadedModel:
         raise
     except Exception as error:  # the model's own code runs here for the first time
         raise ModelLoadError(f"a single token does not pass through the model: {_brief(error)}") from error
-    return LoadedModel(servable, config, _eos_token_ids(path, config), _context_length(config), weight_bytes)
+    return LoadedModel(servable, config, _eos_token_ids(path, config), context_length(config), weight_bytes)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise ModelLoadError(f"{path} has no config.json, so it is not a model folder")
     try:
         config = load_config(path)
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"config.json cannot be read: {_brief(error)}") from error
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelLoadError(f"config.json or generation_config.json cannot be read: {_brief(error)}") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ModelLoadError("config.json names no model_type")
     if config.get("model_file") is not None:
@@ -124,28 +124,40 @@ def _to_float32(array: mx.array) -> mx.array:
     return array.astype(mx.float32) if mx.issubdtype(array.dtype, mx.floating) else array
 
 
-def _context_length(config: dict[str, Any]) -> int:
-    for part in (config, config.get("text_config") or {}):
+def context_length(config: dict[str, Any]) -> int:
+    """Most positions the model knows, by its configuration."""
+    for part in (config, _text_config(config)):
         for key in _CONTEXT_KEYS:
             if isinstance(part.get(key), int) and part[key] > 0:
                 return int(part[key])
     return _DEFAULT_CONTEXT
 
 
+def _text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a multimodal configuration that is about text; empty for others."""
+    part = config.get("text_config")
+    return part if isinstance(part, dict) else {}
+
+
 def _eos_token_ids(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
     """Ids from config.json and generation_config.json, and the tokenizer's own eos token."""
     found = config.get("eos_token_id")
     if found is None:
-        found = (config.get("text_config") or {}).get("eos_token_id")
+        found = _text_config(config).get("eos_token_id")
     ids = {i for i in (found if isinstance(found, list) else [found]) if isinstance(i, int)}
+    return tuple(sorted(ids | _tokenizer_eos_ids(path)))
+
+
+def _tokenizer_eos_ids(path: Path) -> set[int]:
+    """The id of the tokenizer's eos token; empty where its files do not say. They are checked elsewhere."""
     try:
-        eos = json.loads((path / "tokenizer_config.json").read_text()).get("eos_token")
-        added = json.loads((path / "tokenizer.json").read_text()).get("added_tokens", [])
-    except (OSError, ValueError, AttributeError):
-        return tuple(sorted(ids))
-    content = eos.get("content") if isinstance(eos, dict) else eos
-    ids |= {t["id"] for t in added if t.get("content") == content}
-    return tuple(sorted(ids))
+        eos = json.loads((path / "tokenizer_config.json").read_text())["eos_token"]
+        added = json.loads((path / "tokenizer.json").read_text())["added_tokens"]
+        content = eos["content"] if isinstance(eos, dict) else eos
+        ids = {t["id"] for t in added if content is not None and t["content"] == content}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return set()
+    return {i for i in ids if isinstance(i, int)}
 
 
 def _brief(error: BaseException) -> str:

@@ -63,6 +63,17 @@ class ModelRunner:
         """Bytes of gathered K/V kept between steps."""
         return sum(self._group_bytes(g) for g in self._groups if g.keeps)
 
+    @property
+    def tail_bytes(self) -> int:
+        """Bytes of the K/V outside the pool: tails of rows and groups, padding included."""
+        grouped = sum(len(g.rows) * g.columns for g in self._groups)
+        return (grouped + sum(r.tail_len for r in self._rows.values() if r.group is None)) * self._bytes_per_token
+
+    @property
+    def live_tokens(self) -> int:
+        """Positions with K/V, of all rows."""
+        return sum(row.num_computed for row in self._rows.values())
+
     def launch(self, plan: StepPlan) -> LaunchedStep:
         """Start a step. Nothing may raise after rows have changed but a device error; then call `reset`."""
         launched_s = time.perf_counter()
@@ -121,11 +132,10 @@ class ModelRunner:
 
     def _commit(self, commits: Sequence[Commit]) -> None:
         rows = [self._rows[c.request_id] for c in commits]
+        self._check_commits(rows, commits)
         for group in {id(r.group): r.group for r in rows if r.group is not None}.values():
             self._dissolve(group)
-        block_ids = [b for c in commits for b in c.block_ids]
-        self._pool.check(block_ids)
-        ids = mx.array(block_ids, dtype=mx.int32)
+        ids = mx.array([b for c in commits for b in c.block_ids], dtype=mx.int32)
         for layer in range(len(self._pool.layers)):
             k_blocks, v_blocks = [], []
             for row, commit in zip(rows, commits, strict=True):
@@ -137,6 +147,17 @@ class ModelRunner:
         for row, commit in zip(rows, commits, strict=True):
             drop_committed(row, commit.num_tokens)
             row.blocks.extend(commit.block_ids)
+
+    def _check_commits(self, rows: Sequence[Row], commits: Sequence[Commit]) -> None:
+        """Raise before anything is written: tokens too few for their blocks would be broadcast over them."""
+        block_ids = [b for c in commits for b in c.block_ids]
+        self._pool.check(block_ids)
+        if len(set(block_ids)) < len(block_ids):
+            raise ValueError(f"a commit writes a block twice: {sorted(block_ids)}")
+        for row, commit in zip(rows, commits, strict=True):
+            n, blocks = commit.num_tokens, len(commit.block_ids)
+            if not 0 < n <= row.tail_len or blocks != -(-n // BLOCK_SIZE):
+                raise ValueError(f"{row.request_id}: {n} of {row.tail_len} tokens cannot be written to {blocks} blocks")
 
     def _leave(self, request_id: str) -> None:
         row = self._rows.pop(request_id)
@@ -248,6 +269,8 @@ class ModelRunner:
             else:
                 from_device.extend([-1] * len(segment.token_ids))
                 host.extend(segment.token_ids)
+        if min(host) < 0 or max(host) >= self._model.vocab_size:  # the device checks no index
+            raise ValueError(f"a token id of the step is outside the vocabulary 0..{self._model.vocab_size - 1}")
         if max(from_device) < 0:
             return mx.array(host, dtype=mx.int32)
         assert self._last is not None and self._last.output is not None

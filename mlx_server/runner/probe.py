@@ -9,6 +9,7 @@ windows are small enough to be passed, and on the loaded weights.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from mlx_server.core.errors import ModelLoadError
 from mlx_server.core.messages import SamplingParams
 from mlx_server.core.step import BLOCK_SIZE, Commit, Join, Segment, StepPlan
 from mlx_server.runner.kv_pool import KVPool
+from mlx_server.runner.loader import context_length
 from mlx_server.runner.model_runner import ModelRunner
 from mlx_server.runner.sampler import Sampler
 from mlx_server.runner.servable import ServableModel
@@ -47,6 +49,9 @@ _STEPS: tuple[tuple[tuple[int, int], ...], ...] = (
 
 def probe(config: dict[str, Any], servable: ServableModel) -> None:
     """Raise `ModelLoadError` unless the paged path is proven to equal the plain one."""
+    context = context_length(config)
+    if context < max(_LENGTHS):  # learned positions are a table, and the device checks no index
+        raise ModelLoadError(f"the model's context of {context} tokens is too short; {max(_LENGTHS)} are needed")
     clone, why = _clone(config)
     if clone is not None:
         _expect(_difference(clone), CLONE_TOLERANCE, "a shrunken clone of its configuration")
@@ -87,8 +92,9 @@ def _run(servable: ServableModel) -> float:
         paged = rows.run(step)
         ends = mx.stack([plain[i][rows.done[i] - 1] for i, _ in step])
         difference = _largest(paged.astype(mx.float32) - ends.astype(mx.float32))
-        if not difference <= worst:  # also true for nan, which then stays
-            worst = difference
+        if math.isnan(difference):
+            return math.nan
+        worst = max(worst, difference)
     return worst / scale
 
 
@@ -160,7 +166,7 @@ def _clone(config: dict[str, Any]) -> tuple[ServableModel | None, str]:
         model.eval()
         mx.eval(model.parameters())
         return ServableModel(model), ""
-    except (Exception, SystemExit) as error:  # a configuration may refuse to be shrunk in any way it likes
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a configuration may refuse to shrink in any way
         return None, " ".join(str(error).split())[:200] or type(error).__name__
 
 

@@ -136,6 +136,8 @@ def drop_committed(row: Row, num_tokens: int) -> None:
 def copy_tail(row: Row, pool: KVPool, block: int, num_tokens: int) -> None:
     """Start a row's tail with the first tokens of a cached block."""
     pool.check([block])
+    if not 0 < num_tokens <= BLOCK_SIZE:
+        raise ValueError(f"a tail cannot start with {num_tokens} tokens of a block of {BLOCK_SIZE}")
     index = mx.array([[block]], dtype=mx.int32)
     row.tail = []
     for layer in range(len(pool.layers)):

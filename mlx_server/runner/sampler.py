@@ -104,7 +104,8 @@ class Sampler:
 
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
         self.vocab_size = vocab_size
-        self._eos = tuple(eos_token_ids)
+        # Tokenizers of real models know ids above the model's logits; as an index such an id corrupts memory.
+        self._eos = tuple(i for i in eos_token_ids if 0 <= i < vocab_size)
         self._rows: dict[str, _RowState] = {}
         self._batch: _Batch | None = None
 
@@ -125,8 +126,11 @@ class Sampler:
         self._rows[join.request_id] = _RowState(p, banned, bias, in_prompt, counts)
 
     def leave(self, request_id: str) -> None:
-        """Forget a row."""
+        """Forget a row, and the batch it was in: the id may come back as another request."""
         self._rows.pop(request_id, None)
+        if self._batch is not None and request_id in self._batch.ids:
+            self._save_counts()
+            self._batch = None
 
     def reset(self) -> None:
         """Forget every row."""

@@ -34,12 +34,13 @@ class ServableModel:
 
     def forward(self, tokens: mx.array, caches: Sequence[Any], rows: mx.array) -> mx.array:
         """tokens `int32[T, 1]`, one cache per layer, rows `int32[R]` -> logits `[R, vocab]`."""
-        self._rows.rows = rows if self._slices else None
+        num_tokens = tokens.shape[0]
+        self._rows.wanted = (rows, num_tokens) if self._slices else None
         try:
             logits = self._model(tokens, cache=list(caches))
         finally:
-            self._rows.rows = None
-        chosen: mx.array = logits if self._slices else logits[rows]
+            self._rows.wanted = None
+        chosen = logits if self._slices else _take_rows(logits, rows, num_tokens)
         return chosen[:, 0]
 
     def plain_logits(self, tokens: Sequence[int]) -> mx.array:
@@ -71,28 +72,36 @@ class ServableModel:
         return False
 
     def _selects(self) -> bool:
-        self._rows.rows = mx.array([0], dtype=mx.int32)
+        self._rows.wanted = (mx.array([0], dtype=mx.int32), 2)
         try:
             shape = self._model(mx.zeros((2, 1), dtype=mx.int32), cache=make_prompt_cache(self._model)).shape
         except (TypeError, ValueError, AttributeError, IndexError):
             return False
         finally:
-            self._rows.rows = None
+            self._rows.wanted = None
         return len(shape) == 3 and tuple(shape[:2]) == (1, 1)
 
 
 class _RowSelection:
-    """The rows that the body of the model keeps in the pass that is running; None for all."""
+    """What the body of the model keeps in the pass that is running: (rows, tokens of the pass); None for all."""
 
-    rows: mx.array | None = None
+    wanted: tuple[mx.array, int] | None = None
+
+
+def _take_rows(x: mx.array, rows: mx.array, num_tokens: int) -> mx.array:
+    """x `[num_tokens, 1, dim]` -> `[rows, 1, dim]`. Any other shape raises ValueError: the device checks no index."""
+    if x.ndim != 3 or tuple(x.shape[:2]) != (num_tokens, 1):
+        raise ValueError(f"the model made {tuple(x.shape)} out of {num_tokens} rows of one token")
+    return x[rows]
 
 
 def _selecting(original: type[Module], selection: _RowSelection) -> type[Module]:
     class Selecting(original):  # type: ignore[misc, valid-type]
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             hidden = super().__call__(*args, **kwargs)
-            rows = selection.rows
-            return hidden if rows is None or not isinstance(hidden, mx.array) else hidden[rows]
+            if selection.wanted is None or not isinstance(hidden, mx.array):
+                return hidden
+            return _take_rows(hidden, *selection.wanted)
 
     Selecting.__name__ = original.__name__
     return Selecting

@@ -217,11 +217,16 @@ class Scheduler:
         request = self._requests[head]
         if request.in_flight or not self._running or self._running[-1].key < request.key:
             return
-        if self._tables.twin_of(request, self._tables.match(request)) is not None:
+        match = self._tables.match(request)
+        if self._tables.twin_of(request, match) is not None:
+            return
+        victims = [r for r in self._running if request.key < r.key]
+        gain = sum(len(r.block_table) for r in victims)  # at most: some may be shared with rows that stay
+        if not self._fits(request, match, gain, len(self._running) - len(victims)):
             return
         while self._running and request.key < self._running[-1].key:
             rows_full = len(self._running) >= self.config.max_num_seqs
-            if not rows_full and self._fits(request, self._tables.match(request)):
+            if not rows_full and self._fits(request, self._tables.match(request), 0, len(self._running)):
                 return
             self._preempt(self._running[-1], draft)
 
@@ -301,16 +306,16 @@ class Scheduler:
         return waiting
 
     def _admit(self, request: Request, draft: _Draft, now: float) -> bool | None:
-        """Take the head of the queue. None: no room, so nobody behind it may pass; False: it waits on
-        purpose (its prefix is being computed by a twin, or its last token is still on the device).
+        """Take the head of the queue. None: no room, or preempted with its last token still on the device,
+        so nobody behind it may pass; False: it waits on purpose, for a twin that computes its prefix.
         """
-        if len(self._running) >= self.config.max_num_seqs:
+        if len(self._running) >= self.config.max_num_seqs or request.in_flight:
             return None
         match = self._tables.match(request)
-        if request.in_flight or self._tables.twin_of(request, match) is not None:
+        if self._tables.twin_of(request, match) is not None:
             self._queue.remove(request.request_id)
             return False
-        if not self._fits(request, match):
+        if not self._fits(request, match, 0, len(self._running)):
             return None
         join = self._tables.admit(request, match)
         if join is None:
@@ -327,15 +332,18 @@ class Scheduler:
         request.admissions += 1
         return True
 
-    def _fits(self, request: Request, match: Match) -> bool:
-        """Room for the tokens it has, some it will make, and a block for each row already running."""
+    def _fits(self, request: Request, match: Match, gain: int, rows: int) -> bool:
+        """Room for the tokens it has, some it will make, and a block for each of `rows` beside it.
+
+        gain: blocks that would be available on top, if others left.
+        """
         needed = self._tables.blocks_needed(request, match)
-        available = self.cache.blocks.num_available
-        if not self._running:
+        available = self.cache.blocks.num_available + gain
+        if not rows:
             return needed <= available
         more = min(request.max_tokens - request.num_generated, _LOOKAHEAD_TOKENS * (1 + request.admissions))
         ahead = blocks_for(len(request.tokens) + more) - blocks_for(len(request.tokens))
-        return needed + ahead + len(self._running) <= available
+        return needed + ahead + rows <= available
 
     # ---- update --------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import huggingface_hub
 import pytest
 from huggingface_hub import errors
@@ -60,7 +60,7 @@ def test_a_repository_is_downloaded_without_code(folder: Path, monkeypatch: pyte
 
 
 def http_error(kind: type[Exception], status: int) -> Exception:
-    response = httpx.Response(status, request=httpx.Request("GET", "https://huggingface.co"))
+    response = httpx2.Response(status, request=httpx2.Request("GET", "https://huggingface.co"))
     return kind("boom", response=response)  # type: ignore[call-arg]
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m tests.bench --help`. Commands, not tests: they print figures and judge nothing."""

@@ -1,0 +1,110 @@
+"""One picture of whatever results are in the folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+
+def draw(out: Path) -> Path:
+    """Write `out/benchmarks.png`; a benchmark that was not run leaves its panel out."""
+    results = {
+        name: json.loads((out / f"{name}.json").read_text()) for name in PANELS if (out / f"{name}.json").exists()
+    }
+    shown = [name for name in PANELS if name in results]
+    path = out / "benchmarks.png"
+    if not shown:
+        return path
+    columns = 2 if len(shown) > 1 else 1
+    rows = -(-len(shown) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(6.2 * columns, 3.7 * rows), squeeze=False)
+    for axis in axes.flat[len(shown) :]:
+        axis.set_visible(False)
+    for axis, name in zip(axes.flat, shown, strict=False):
+        PANELS[name](axis, results[name])
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    return path
+
+
+def _decode(axis: Axes, result: dict[str, Any]) -> None:
+    rounds = range(1, len(result["rounds"]) + 1)
+    axis.plot(rounds, [r["dense_tok_s"] for r in result["rounds"]], "o-", label="mlx-lm dense loop, bare")
+    axis.plot(rounds, [r["http_tok_s"] for r in result["rounds"]], "s-", label="mlx-serve over HTTP")
+    axis.set(title=f"Decode, {result['streams']} streams (median ratio {result['median']['ratio']:.2f})")
+    axis.set(xlabel="round", ylabel="tokens / s", ylim=(0, None), xticks=list(rounds))
+    axis.legend()
+
+
+def _throughput(axis: Axes, result: dict[str, Any]) -> None:
+    sizes = [str(int(r["concurrent"])) for r in result["rows"]]
+    places = range(len(sizes))
+    axis.bar([p - 0.2 for p in places], [r["dense_tok_s"] for r in result["rows"]], 0.4, label="mlx-lm dense loop")
+    axis.bar([p + 0.2 for p in places], [r["engine_tok_s"] for r in result["rows"]], 0.4, label="mlx-serve engine")
+    axis.set(title="Throughput, prefill included", xlabel="concurrent requests", ylabel="tokens / s")
+    axis.set_xticks(list(places), sizes)
+    axis.legend()
+
+
+def _ttft(axis: Axes, result: dict[str, Any]) -> None:
+    median = result["median"]
+    names = {
+        "cold_s": "cold 1k",
+        "repeat_s": "exact repeat",
+        "suffix_cold_s": "suffix alone",
+        "shared_s": "1k shared + suffix",
+    }
+    bars = axis.bar(list(names.values()), [median[key] * 1e3 for key in names])
+    axis.bar_label(bars, fmt="%.0f")
+    axis.set(title="Time to first token", ylabel="ms")
+
+
+def _stall(axis: Axes, result: dict[str, Any]) -> None:
+    row = result["rounds"][-1]
+    times = [t for t in row["token_times_s"] if -1.5 < t < row["admitted_s"] + 1.5]
+    gaps = [(b - a) * 1e3 for a, b in pairwise(times)]
+    axis.plot(times[1:], gaps, ".", markersize=3)
+    axis.axvspan(0, row["admitted_s"], alpha=0.15, label="6k-token prompt admitted")
+    axis.axhline(row["limit_s"] * 1e3, color="tab:red", linewidth=1, label="max(10 x median gap, 300 ms)")
+    axis.set(title="Gaps of a running stream", xlabel="s", ylabel="ms", ylim=(0, None))
+    axis.legend(loc="upper right")
+
+
+def _memory(axis: Axes, result: dict[str, Any]) -> None:
+    names = ["live K/V", "held, prefill", "held, decode"]
+    values = [result["live_mb"], result["held_mb"]["prefill"], result["held_mb"]["decode"]]
+    bars = axis.bar(names, values)
+    axis.bar_label(bars, fmt="%.0f")
+    axis.axhline(1.3 * result["live_mb"], color="tab:red", linewidth=1, label="1.3 x live")
+    axis.set(title="KV memory, 1 x 16k + 15 x 128 tokens", ylabel="MB")
+    axis.legend()
+
+
+def _claims(axis: Axes, result: dict[str, Any]) -> None:
+    rows = [row for row in result["rows"] if row["unit"] == "x"]
+    places = range(len(rows))
+    axis.barh([p + 0.2 for p in places], [row["claimed"] for row in rows], 0.4, label="claimed elsewhere")
+    axis.barh([p - 0.2 for p in places], [row["measured"] for row in rows], 0.4, label="measured here")
+    axis.set_yticks(list(places), [row["name"] for row in rows], fontsize=7)
+    axis.set(title="Headline ratios", xlabel="times better")
+    axis.legend()
+
+
+PANELS: dict[str, Callable[[Axes, dict[str, Any]], None]] = {
+    "decode": _decode,
+    "throughput": _throughput,
+    "ttft": _ttft,
+    "stall": _stall,
+    "memory": _memory,
+    "claims": _claims,
+}
