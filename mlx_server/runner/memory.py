@@ -31,8 +31,8 @@ def pool_blocks(settings: Settings, bytes_per_token: int, weight_bytes: int, con
     blocks = budget // block_bytes
     if blocks * BLOCK_SIZE < _LEAST_TOKENS:
         raise ModelLoadError(
-            f"a KV pool of {budget / GIB:.2f} GB holds {max(blocks, 0)} blocks of {block_bytes / 2**20:.1f} MB; at least "
-            f"{_LEAST_TOKENS // BLOCK_SIZE} are needed beside {weight_bytes / GIB:.2f} GB of weights "
+            f"a KV pool of {budget / GIB:.2f} GB holds {max(blocks, 0)} blocks of {block_bytes / 2**20:.1f} MB, and "
+            f"at least {_LEAST_TOKENS // BLOCK_SIZE} are needed beside {weight_bytes / GIB:.2f} GB of weights "
             "(a smaller or more quantized model, or --kv-memory)"
         )
     return blocks
