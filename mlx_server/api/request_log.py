@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mlx_server.api.disconnect import ClientDisconnectedError
 from mlx_server.api.errors import error_reply
 from mlx_server.core.errors import MlxServeError
+from mlx_server.telemetry.traces import Attributes, request_span
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,19 @@ class RequestRecord:
         """Call at each delta; the first one counts."""
         if self.first_token_s is None:
             self.first_token_s = time.perf_counter() - self.started_s
+
+    def attributes(self) -> Attributes:
+        """The same facts for a trace."""
+        return {
+            "request_id": self.request_id,
+            "status": self.status,
+            "outcome": self.outcome,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "completion_tokens": self.completion_tokens,
+            "queue_s": self.queue_s,
+            "ttft_s": self.first_token_s,
+        }
 
     def line(self, method: str, path: str) -> str:
         parts = [f"request={self.request_id}", method, quote(path)[:200], f"status={self.status}"]
@@ -84,17 +98,19 @@ class RequestLog:
                 message["headers"] = [*message.get("headers", ()), header]
             await send(message)
 
-        try:
-            await self._app(scope, receive, send_noted)
-        except ClientDisconnectedError:
-            record.outcome = "disconnected"
-            record.status = record.status or _CLIENT_GONE
-        except Exception as error:  # noqa: BLE001 - the request ends here
-            await self._answer(error, record, send_noted)
-        finally:
-            level = logging.DEBUG if scope["path"] in _QUIET_PATHS else logging.INFO
-            if logger.isEnabledFor(level):
-                logger.log(level, "%s", record.line(scope["method"], scope["path"]))
+        with request_span(scope["method"], scope["path"]) as note:
+            try:
+                await self._app(scope, receive, send_noted)
+            except ClientDisconnectedError:
+                record.outcome = "disconnected"
+                record.status = record.status or _CLIENT_GONE
+            except Exception as error:  # noqa: BLE001 - the request ends here
+                await self._answer(error, record, send_noted)
+            finally:
+                note(record.attributes())
+                level = logging.DEBUG if scope["path"] in _QUIET_PATHS else logging.INFO
+                if logger.isEnabledFor(level):
+                    logger.log(level, "%s", record.line(scope["method"], scope["path"]))
 
     async def _answer(self, error: Exception, record: RequestRecord, send: Send) -> None:
         record.fail(error)

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import cast
 
 from mlx_server.chat.detokenizer import Detokenizer
 from mlx_server.chat.stop import StopMatcher
@@ -42,7 +41,7 @@ async def generate_text(
     `GenerationError` when the engine reports an error, `EngineDeadError` when it gives the request up.
     """
     choice = _Choice(tokenizer.detokenizer(), StopMatcher(stops))
-    deltas = cast(AsyncGenerator[TokenDelta, None], engine.generate(request))
+    deltas = engine.generate(request)
     async with aclosing(deltas):
         async for delta in deltas:
             taken = choice.take(delta)

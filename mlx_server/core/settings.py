@@ -75,6 +75,11 @@ class Settings(BaseSettings):
     max_body_bytes: Bytes = Field(
         32 << 20, ge=1024, description="Largest request body accepted; a larger one gets a 413."
     )
+    tracing: bool = Field(
+        False,
+        description="Trace requests with logfire (OpenTelemetry); LOGFIRE_TOKEN or OTEL_EXPORTER_OTLP_ENDPOINT says "
+        "where to. Figures only, never prompt text.",
+    )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="Least severe log line written.")
 
     @model_validator(mode="after")
@@ -97,7 +102,9 @@ def load_settings(**flags: Any) -> Settings:
 
 
 def _explain(error: Any) -> str:
-    key = ".".join(str(part) for part in error["loc"]) or "settings"
+    key = ".".join(str(part) for part in error["loc"])
+    if not key:
+        return str(error["msg"]).removeprefix("Value error, ")
     field = Settings.model_fields.get(key.lower())
     about = f" ({field.description})" if field is not None and field.description else ""
     return f"{key} = {error['input']!r}: {error['msg']}{about}"

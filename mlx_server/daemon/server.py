@@ -19,6 +19,7 @@ from mlx_server.core.errors import EngineDeadError, EngineNotReadyError, Setting
 from mlx_server.core.settings import Settings
 from mlx_server.daemon.app import create_app
 from mlx_server.daemon.loading import MakeEngine, ModelLoader
+from mlx_server.telemetry.traces import setup_tracing
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ async def serve(
     `EngineDeadError` when the engine dies: a port in front of a dead engine serves nobody.
     Running answers may end for `grace_s`; a second signal does not wait (`test_server.py`).
     """
+    setup_tracing(settings.tracing)
     stop = stop or asyncio.Event()
     hurry = asyncio.Event()
     serving = ServingState(settings)

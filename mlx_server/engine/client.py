@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from mlx_server.core.messages import EngineInfo, EngineStats, GenerateRequest, TokenDelta
@@ -26,7 +26,7 @@ class EngineClient(Protocol):
         """Raises `EngineNotReadyError` while loading, `EngineDeadError` after a failed load or a stop."""
         ...
 
-    def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         """Yield deltas until one carries a `finish_reason`. The request is submitted at the first `anext`.
 
         Closing the iterator early (`aclose`, cancellation) aborts the request: its row and blocks are

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import msgspec
@@ -77,7 +77,7 @@ class InProcessEngine:
             raise EngineNotReadyError()
         return self._info
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         """See `EngineClient.generate`."""
         info = self.info
         _check_ids(request, info.vocab_size)
