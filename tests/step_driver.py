@@ -22,7 +22,8 @@ from mlx_server.runner.memory import kept_limit
 from mlx_server.runner.model_runner import LaunchedStep, ModelRunner
 from mlx_server.runner.probe import probe
 from mlx_server.runner.sampler import Sampler
-from mlx_server.services.batching.scheduler import Scheduler, SchedulerConfig
+from mlx_server.services.batching.config import SchedulerConfig
+from mlx_server.services.batching.scheduler import Scheduler
 
 
 @dataclass

@@ -16,7 +16,8 @@ from mlx_server.core.step import StepResult
 from mlx_server.engine.client import LoadProgress
 from mlx_server.engine.engine_core import EngineCore
 from mlx_server.engine.generation_thread import GenerationThread, StepExecutor
-from mlx_server.services.batching.scheduler import Scheduler, SchedulerConfig
+from mlx_server.services.batching.config import SchedulerConfig
+from mlx_server.services.batching.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 

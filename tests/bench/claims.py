@@ -11,8 +11,9 @@ from typing import Any
 
 from mlx_server.core.messages import GenerateRequest, SamplingParams
 from mlx_server.core.step import BLOCK_SIZE, SampledToken, StepResult
+from mlx_server.services.batching.config import SchedulerConfig
 from mlx_server.services.batching.request import blocks_for
-from mlx_server.services.batching.scheduler import Scheduler, SchedulerConfig
+from mlx_server.services.batching.scheduler import Scheduler
 from tests.bench.model import bench_model, token_prompt
 from tests.step_driver import StepDriver
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from mlx_server.core.messages import GenerateRequest, SamplingParams
 from mlx_server.core.step import SampledToken, StepResult
+from mlx_server.services.batching.config import SchedulerConfig
 from mlx_server.services.batching.prefix_cache import PrefixCache, block_hash, root_hash
-from mlx_server.services.batching.scheduler import Scheduler, SchedulerConfig
+from mlx_server.services.batching.scheduler import Scheduler
 
 
 def _block_pair_us(pairs: int = 50_000) -> float:

@@ -14,7 +14,8 @@ from typing import Any
 from mlx_server.core.messages import FinishReason, GenerateRequest, Priority, SamplingParams, TokenDelta
 from mlx_server.core.step import StepPlan, StepResult
 from mlx_server.engine.generation_thread import GenerationThread
-from mlx_server.services.batching.scheduler import Scheduler, SchedulerConfig
+from mlx_server.services.batching.config import SchedulerConfig
+from mlx_server.services.batching.scheduler import Scheduler
 from tests.fakes.token_pool_runner import FakeModel, TokenPoolRunner, fake_logprob
 
 EOS = FakeModel.eos_token_id

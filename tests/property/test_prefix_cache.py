@@ -58,9 +58,17 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             parent = hashes[i - 1] if i else ROOTS[root]
             own = hashes[i] if i < len(hashes) else None
             self.cache.register(block, parent, prefix[i * BLOCK_SIZE :], own)
-            if own is None or self.full_block(root, prefix) is None:
+            if not (self.has_start(root, prefix) if own is None else self.full_block(root, prefix) is not None):
                 self.known[block] = (root, prefix)
         self.held.append(blocks)
+
+    def has_start(self, root: int, prefix: tuple[int, ...]) -> bool:
+        """Whether some block of this parent starts with the part-filled block's tokens already."""
+        last = -(-len(prefix) // BLOCK_SIZE) * BLOCK_SIZE
+        return any(
+            of == root and len(prefix) <= len(other) <= last and other[: len(prefix)] == prefix
+            for of, other in self.known.values()
+        )
 
     @precondition(lambda self: self.held)
     @rule(which=pick)

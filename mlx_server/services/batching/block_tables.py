@@ -20,11 +20,13 @@ class BlockTables:
 
     def __init__(self, cache: PrefixCache) -> None:
         self.cache = cache
+        self.blocks_hashed = 0  # in total; what a match costs on the host
         self._pending: dict[bytes, str] = {}  # hash of a block being prefilled -> who computes it
 
     def match(self, request: Request) -> Match:
         """What the cache has of the request now. At least one token is left to compute."""
         full_blocks = len(request.tokens) // BLOCK_SIZE
+        self.blocks_hashed += full_blocks - len(request.block_hashes)
         self.cache.extend_hashes(request.block_hashes, request.root_hash, request.tokens, full_blocks)
         return self.cache.match(request.tokens, request.block_hashes, request.root_hash, len(request.tokens) - 1)
 
@@ -33,7 +35,13 @@ class BlockTables:
         missing = len(match.block_ids)
         if (missing + 1) * BLOCK_SIZE > len(request.tokens) - 1:
             return None
-        return self._pending.get(request.block_hashes[missing])
+        twin = self._pending.get(request.block_hashes[missing])
+        request.awaited_hash = request.block_hashes[missing] if twin is not None else None
+        return twin
+
+    def awaits_twin(self, request: Request) -> bool:
+        """Whether the block for which `twin_of` found a twin is still being computed. O(1)."""
+        return request.awaited_hash is not None and request.awaited_hash in self._pending
 
     def blocks_needed(self, request: Request, match: Match) -> int:
         """Blocks that admission takes out of `num_available`: new ones, and matched ones nobody held."""

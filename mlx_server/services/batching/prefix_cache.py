@@ -111,15 +111,20 @@ class PrefixCache:
 
         own_hash: of a full block; None for a part-filled one.
         """
-        if not self.enabled or not tokens or (own_hash is not None and own_hash in self._by_hash):
-            return
         if block_id in self._entries:
             raise BlockAccountingError(f"block {block_id} is registered already")
+        if not self.enabled or not tokens or self._is_known(parent, tokens, own_hash):
+            return
         self.blocks.mark_content(block_id)
         self._entries[block_id] = _Entry(parent, tuple(tokens), own_hash)
         if own_hash is not None:
             self._by_hash[own_hash] = block_id
         self._children.setdefault(parent, {}).setdefault(tokens[0], {})[block_id] = None
+
+    def _is_known(self, parent: bytes, tokens: Sequence[int], own_hash: bytes | None) -> bool:
+        if own_hash is not None:
+            return own_hash in self._by_hash
+        return self._best_child(parent, tokens)[1] == len(tokens)
 
     def invalidate(self, block_id: int) -> None:
         """The content was never written (a failed step): forget it."""

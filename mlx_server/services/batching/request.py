@@ -41,6 +41,7 @@ class Request:
     in_flight: samples planned whose tokens are not known yet (at most 2: one step ahead).
     block_table: physical blocks of positions [0, len * BLOCK_SIZE), reserved ahead of the commit.
     block_hashes: chained hashes of the full blocks of `tokens`, as far as computed.
+    awaited_hash: of the block that a twin was computing when this request last tried to be admitted.
     """
 
     request_id: str
@@ -60,6 +61,7 @@ class Request:
     cached_tokens: int = 0
     queue_s: float = 0.0
     admissions: int = 0
+    awaited_hash: bytes | None = None
 
     @classmethod
     def create(
@@ -98,6 +100,11 @@ class Request:
     def tail_len(self) -> int:
         """Computed positions that are not in the pool yet: they live in the row's tail."""
         return self.num_computed - self.num_committed
+
+    @property
+    def wants_decode(self) -> bool:
+        """Whether it is past its prompt and may still generate."""
+        return self.state is RequestState.DECODE and self.num_planned < self.max_tokens
 
     @property
     def is_running(self) -> bool:

@@ -9,17 +9,19 @@ the largest key, by recompute, with its blocks kept in the cache.
 from __future__ import annotations
 
 import math
-from bisect import insort
-from dataclasses import dataclass
 
 from mlx_server.core.errors import ContextLengthError, QueueFullError, RequestError
 from mlx_server.core.messages import EngineStats, FinishReason, GenerateRequest, Priority, TokenDelta
-from mlx_server.core.step import BLOCK_SIZE, Commit, Join, SampledToken, Segment, StepPlan, StepResult
+from mlx_server.core.step import BLOCK_SIZE, SampledToken, StepPlan, StepResult
+from mlx_server.services.batching.admission import Admission, Outcome
 from mlx_server.services.batching.block_tables import BlockTables
+from mlx_server.services.batching.config import Counters, SchedulerConfig
+from mlx_server.services.batching.plan_draft import PlanDraft
 from mlx_server.services.batching.prefill_budget import PrefillBudget
-from mlx_server.services.batching.prefix_cache import Match, PrefixCache, root_hash
-from mlx_server.services.batching.request import Request, RequestState, blocks_for
-from mlx_server.services.batching.request_queue import RequestQueue, queue_key
+from mlx_server.services.batching.prefix_cache import PrefixCache, root_hash
+from mlx_server.services.batching.request import Request, RequestState
+from mlx_server.services.batching.request_queue import queue_key
+from mlx_server.services.batching.request_sets import RequestSets
 from mlx_server.services.batching.step_time import StepTimePredictor, prefill_units
 
 TAIL_CAPACITY = 64
@@ -29,50 +31,7 @@ STAGE_CAPACITY = 512
 """Tokens a prefilling row stages before they are committed: a barrier every few chunks, not every one."""
 
 _MAX_DEFERRED = 64
-_LOOKAHEAD_TOKENS = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    """model_identity: root of every block hash. num_blocks: physical KV blocks.
-
-    step_target_s: a step with decodes in it should take no longer because of prefill.
-    """
-
-    model_identity: str
-    num_blocks: int
-    max_model_len: int
-    eos_token_ids: frozenset[int]
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 2048
-    max_queue: int = 256
-    step_target_s: float = 0.12
-    prefix_cache: bool = True
-
-
-@dataclass(slots=True)
-class _Counters:
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    preemptions: int = 0
-    steps: int = 0
-    failed_steps: int = 0
-    requests_finished: int = 0
-
-
-class _Draft:
-    """A plan being made."""
-
-    def __init__(self) -> None:
-        self.commits: list[Commit] = []
-        self.leaves: list[str] = []
-        self.joins: list[Join] = []
-        self.segments: list[Segment] = []
-        self.num_tokens = 0
-
-    def is_empty(self) -> bool:
-        return not (self.segments or self.joins or self.leaves or self.commits)
+_MAX_NEW_BLOCKS_HASHED = 4096  # in one step: some milliseconds
 
 
 class Scheduler:
@@ -81,21 +40,15 @@ class Scheduler:
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
-        if config.max_num_batched_tokens < config.max_num_seqs + BLOCK_SIZE:
-            raise ValueError("the token budget must hold a decode of every row and one block of prefill")
-        if config.max_model_len > config.num_blocks * BLOCK_SIZE:
-            raise ValueError("a request of max_model_len tokens must fit into the pool alone")
         self.config = config
         self.cache = PrefixCache(config.num_blocks, enabled=config.prefix_cache)
-        self.counters = _Counters()
+        self.counters = Counters()
         self._tables = BlockTables(self.cache)
+        self._sets = RequestSets(self._tables, self.counters)
+        self._admission = Admission(config, self._sets, self._tables, self.counters)
         self._times = StepTimePredictor()
-        self._queue = RequestQueue()
-        self._requests: dict[str, Request] = {}
-        self._running: list[Request] = []  # in key order
-        self._ending: list[Request] = []  # finished; row and blocks go at the next step boundary
         self._undelivered: list[TokenDelta] = []
-        self._units: dict[int, float] = {}  # step id -> prefill units, for the predictor
+        self._units: dict[int, float] = {}  # step id -> prefill units, of the plans in flight
         self._seq = 0
         self._step_id = 0
         self._twins_wait = False
@@ -113,20 +66,20 @@ class Scheduler:
             raise RequestError("the prompt is empty; at least one token is needed", field="prompt")
         if prompt_len >= self.config.max_model_len:
             raise ContextLengthError(self.config.max_model_len, prompt_len)
-        if message.request_id in self._requests:
+        if message.sampling.max_tokens < 1:
+            raise RequestError("max_tokens must be at least 1", field="max_tokens")
+        if message.request_id in self._sets:
             raise RequestError(f"request id {message.request_id!r} is in use", field="request_id")
-        if len(self._queue) >= self.config.max_queue:
+        if len(self._sets.waiting) >= self.config.max_queue:
             raise QueueFullError(self.config.max_queue, max(1, math.ceil(self._finish_gap_s)))
         self._seq += 1
         key = queue_key(now, Priority(message.priority), self._seq)
         root = root_hash(self.config.model_identity, message.cache_salt)
-        request = Request.create(message, key, now, root, self.config.max_model_len)
-        self._requests[request.request_id] = request
-        self._queue.push(request.request_id, key)
+        self._sets.add(Request.create(message, key, now, root, self.config.max_model_len))
 
     def cancel(self, request_id: str) -> bool:
         """End a request wherever it is; its blocks are free at the next `schedule`. False: not alive."""
-        request = self._requests.get(request_id)
+        request = self._sets.get(request_id)
         if request is None or request.state is RequestState.FINISHED:
             return False
         self._undelivered.append(self._finish(request, FinishReason.ABORT))
@@ -140,24 +93,13 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether `schedule` has, or will have after the next `update`, something to plan."""
-        return bool(self._queue or self._running or self._ending)
+        return bool(self._sets.waiting or self._sets.running or self._sets.ending)
 
     def _finish(
         self, request: Request, reason: FinishReason, error: str | None = None, token: SampledToken | None = None
     ) -> TokenDelta:
-        if request.is_running:
-            self._running.remove(request)
-            self._ending.append(request)
-        else:
-            self._queue.remove(request.request_id)
-        request.move_to(RequestState.FINISHED)
-        self._forget_if_over(request)
-        self.counters.requests_finished += 1
+        self._sets.finish(request)
         return _delta(request, token, reason, error)
-
-    def _forget_if_over(self, request: Request) -> None:
-        if request.state is RequestState.FINISHED and not request.in_flight and request not in self._ending:
-            del self._requests[request.request_id]
 
     # ---- schedule ------------------------------------------------------------------------------
 
@@ -170,205 +112,115 @@ class Scheduler:
         if self._recovering and self._units:
             return None
         self._recovering = False
-        draft = _Draft()
-        self._plan_endings(draft)
-        self._make_room_for_head(draft)
+        draft = PlanDraft()
+        self._sets.plan_endings(draft)
+        self._admission.make_room_for_head(draft)
         self._plan_decodes(draft)
         units = self._plan_prefills(draft, now)
         if draft.is_empty():
             return None
         self._step_id += 1
         self._units[self._step_id] = units
-        return StepPlan(
-            step_id=self._step_id,
-            commits=tuple(draft.commits),
-            leaves=tuple(draft.leaves),
-            joins=tuple(draft.joins),
-            segments=tuple(draft.segments),
-            num_tokens=draft.num_tokens,
-        )
+        return draft.build(self._step_id)
 
-    def _plan_endings(self, draft: _Draft) -> None:
-        for request in self._ending:
-            self._leave(request, draft)
-        ended, self._ending = self._ending, []
-        for request in ended:
-            self._forget_if_over(request)
-
-    def _leave(self, request: Request, draft: _Draft) -> None:
-        commit = self._tables.commit(request, final=True)
-        if commit is not None:
-            draft.commits.append(commit)
-        draft.leaves.append(request.request_id)
-        self._tables.release(request)
-
-    def _preempt(self, request: Request, draft: _Draft) -> None:
-        self._running.remove(request)
-        self._leave(request, draft)
-        request.move_to(RequestState.WAITING)
-        self._queue.push(request.request_id, request.key)
-        self.counters.preemptions += 1
-
-    def _make_room_for_head(self, draft: _Draft) -> None:
-        """The most important waiting request may take the place of less important running ones."""
-        head = self._queue.peek()
-        if head is None:
-            return
-        request = self._requests[head]
-        if request.in_flight or not self._running or self._running[-1].key < request.key:
-            return
-        match = self._tables.match(request)
-        if self._tables.twin_of(request, match) is not None:
-            return
-        victims = [r for r in self._running if request.key < r.key]
-        gain = sum(len(r.block_table) for r in victims)  # at most: some may be shared with rows that stay
-        if not self._fits(request, match, gain, len(self._running) - len(victims)):
-            return
-        while self._running and request.key < self._running[-1].key:
-            rows_full = len(self._running) >= self.config.max_num_seqs
-            if not rows_full and self._fits(request, self._tables.match(request), 0, len(self._running)):
-                return
-            self._preempt(self._running[-1], draft)
-
-    def _plan_decodes(self, draft: _Draft) -> None:
+    def _plan_decodes(self, draft: PlanDraft) -> None:
+        running = self._sets.running
         i = 0
-        while i < len(self._running):
-            request = self._running[i]
-            if request.state is RequestState.DECODE and request.num_planned < request.max_tokens:
+        while i < len(running):
+            request = running[i]
+            if request.wants_decode:
                 while request.is_running and not self._tables.grow(request):
-                    self._preempt(self._running[-1], draft)
+                    self._sets.preempt(running[-1], draft)
                 if not request.is_running:
                     break  # it was the least important itself; nobody is behind it
             i += 1
         self._plan_commits(draft)
-        for request in self._running:
-            if request.state is RequestState.DECODE and request.num_planned < request.max_tokens:
-                _plan_decode(request, draft)
+        for request in running:
+            if request.wants_decode:
+                draft.add_decode(request)
 
-    def _plan_commits(self, draft: _Draft) -> None:
+    def _plan_commits(self, draft: PlanDraft) -> None:
         """A commit is a barrier, so when one row must be committed all rows with a full block are."""
         due = bool(draft.commits) or self._twins_wait
-        for request in self._running:
+        for request in self._sets.running:
             if due:
                 break
             capacity = TAIL_CAPACITY if request.state is RequestState.DECODE else STAGE_CAPACITY
             due = request.tail_len >= capacity
-        if not due:
-            return
-        for request in self._running:
-            if request.tail_len >= BLOCK_SIZE:
-                commit = self._tables.commit(request)
-                if commit is not None:
-                    draft.commits.append(commit)
+        if due:
+            for request in self._sets.running:
+                if request.tail_len >= BLOCK_SIZE:
+                    draft.add_commit(self._tables.commit(request))
 
-    def _plan_prefills(self, draft: _Draft, now: float) -> float:
+    def _plan_prefills(self, draft: PlanDraft, now: float) -> float:
         """Chunks in queue order: running prefills and waiting requests merged by key. Units planned."""
-        prefilling = [r for r in self._running if r.state is RequestState.PREFILL]
+        prefilling = [r for r in self._sets.running if r.state is RequestState.PREFILL]
         deferred: list[Request] = []
-        budget = PrefillBudget(
-            tokens=self.config.max_num_batched_tokens - draft.num_tokens,
-            units=self._units_allowed(draft),
-        )
+        tokens = self.config.max_num_batched_tokens - draft.num_tokens
+        budget = PrefillBudget(tokens, self._units_allowed(draft))
         planned_units = 0.0
-        admitting = len(self._running) < self.config.max_num_seqs
+        admitting = len(self._sets.running) < self.config.max_num_seqs
+        hashed = self._tables.blocks_hashed
         while budget.tokens > 0 and (request := self._next_prefill(prefilling, admitting)) is not None:
             if request.state is RequestState.WAITING:
-                outcome = self._admit(request, draft, now)
-                if outcome is None:
-                    admitting = False  # rows that prefill go on, also behind it: it may be their twin
+                outcome = self._admission.admit(request, draft, now)
+                if outcome is not Outcome.ADMITTED:
+                    # Rows that prefill go on, also behind a head without room: it may be their twin.
+                    admitting = outcome is Outcome.WAITS_FOR_TWIN and self._defer(request, deferred, hashed)
                     continue
-                if not outcome:
-                    deferred.append(request)
-                    admitting = len(deferred) < _MAX_DEFERRED
-                    continue
-            others = bool(prefilling) or (admitting and bool(self._queue))
+            others = bool(prefilling) or (admitting and bool(self._sets.waiting))
             chunk = budget.chunk(request.num_computed, len(request.tokens), others_wait=others)
             if chunk == 0:
                 break
             planned_units += prefill_units(chunk, request.num_computed)
             budget.take(chunk, request.num_computed)
-            _plan_chunk(request, chunk, draft)
+            draft.add_chunk(request, chunk)
         for request in deferred:
-            self._queue.push(request.request_id, request.key)
+            self._sets.waiting.push(request.request_id, request.key)
         self._twins_wait = bool(deferred)
         return planned_units
 
-    def _units_allowed(self, draft: _Draft) -> float:
+    def _defer(self, request: Request, deferred: list[Request], hashed: int) -> bool:
+        """Take a request that waits for its twin out of the way for this step. Whether to look at one more."""
+        self._sets.waiting.remove(request.request_id)
+        deferred.append(request)
+        return len(deferred) < _MAX_DEFERRED and self._tables.blocks_hashed - hashed < _MAX_NEW_BLOCKS_HASHED
+
+    def _units_allowed(self, draft: PlanDraft) -> float:
         decoding = bool(draft.segments)
         target_s = self.config.step_target_s * (1 if decoding else 4)
         return self._times.units_within(target_s, decoding=decoding)
 
     def _next_prefill(self, prefilling: list[Request], admitting: bool) -> Request | None:
-        head = self._queue.peek() if admitting else None
-        waiting = self._requests[head] if head is not None else None
-        if prefilling and (waiting is None or prefilling[0].key < waiting.key):
+        head = self._sets.head() if admitting else None
+        if prefilling and (head is None or prefilling[0].key < head.key):
             return prefilling.pop(0)
-        return waiting
-
-    def _admit(self, request: Request, draft: _Draft, now: float) -> bool | None:
-        """Take the head of the queue. None: no room, or preempted with its last token still on the device,
-        so nobody behind it may pass; False: it waits on purpose, for a twin that computes its prefix.
-        """
-        if len(self._running) >= self.config.max_num_seqs or request.in_flight:
-            return None
-        match = self._tables.match(request)
-        if self._tables.twin_of(request, match) is not None:
-            self._queue.remove(request.request_id)
-            return False
-        if not self._fits(request, match, 0, len(self._running)):
-            return None
-        join = self._tables.admit(request, match)
-        if join is None:
-            return None
-        self._queue.remove(request.request_id)
-        request.move_to(RequestState.PREFILL)
-        insort(self._running, request, key=lambda r: r.key)
-        draft.joins.append(join)
-        if request.admissions == 0:
-            request.cached_tokens = min(request.num_computed, request.num_prompt_tokens)
-            request.queue_s = now - request.arrival_s
-            self.counters.prompt_tokens += request.num_prompt_tokens
-            self.counters.cached_tokens += request.cached_tokens
-        request.admissions += 1
-        return True
-
-    def _fits(self, request: Request, match: Match, gain: int, rows: int) -> bool:
-        """Room for the tokens it has, some it will make, and a block for each of `rows` beside it.
-
-        gain: blocks that would be available on top, if others left.
-        """
-        needed = self._tables.blocks_needed(request, match)
-        available = self.cache.blocks.num_available + gain
-        if not rows:
-            return needed <= available
-        more = min(request.max_tokens - request.num_generated, _LOOKAHEAD_TOKENS * (1 + request.admissions))
-        ahead = blocks_for(len(request.tokens) + more) - blocks_for(len(request.tokens))
-        return needed + ahead + rows <= available
+        return head
 
     # ---- update --------------------------------------------------------------------------------
 
     def update(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
         """Take in the outcome of the oldest plan in flight; the deltas to deliver, in plan order."""
-        if result.step_id != plan.step_id:
-            raise ValueError(f"result of step {result.step_id} offered for plan {plan.step_id}")
+        if result.step_id != plan.step_id or plan.step_id != next(iter(self._units), None):
+            raise ValueError(f"result of step {result.step_id} offered for plan {plan.step_id}, out of turn")
         units = self._units.pop(plan.step_id)
         if result.skipped or result.error is not None:
             return self._step_failed(plan, result)
         self.counters.steps += 1
-        self._times.observe(result.duration_s, units)
+        if plan.segments:
+            self._times.observe(result.duration_s, units)
         deltas = []
-        sampled = iter(result.sampled)
-        for segment in plan.segments:
-            if segment.sample:
-                delta = self._take_token(self._requests[segment.request_id], next(sampled))
-                if delta is not None:
-                    deltas.append(delta)
+        sampling = [segment for segment in plan.segments if segment.sample]
+        for segment, token in zip(sampling, result.sampled, strict=True):
+            delta = self._take_token(self._sets[segment.request_id], token)
+            if delta is not None:
+                deltas.append(delta)
         return deltas
 
     def _take_token(self, request: Request, token: SampledToken) -> TokenDelta | None:
         request.in_flight -= 1
         if request.state is RequestState.FINISHED:
-            self._forget_if_over(request)  # an overrun token: not counted, not delivered
+            self._sets.forget_if_over(request)  # an overrun token: not counted, not delivered
             return None
         request.tokens.append(token.token_id)
         if self._is_stop(request, token.token_id):
@@ -401,30 +253,19 @@ class Scheduler:
         self._tables.undo_commits(plan.commits)
         samples = {s.request_id for s in plan.segments if s.sample}
         for request_id in samples:
-            self._requests[request_id].in_flight -= 1
+            self._sets[request_id].in_flight -= 1
         deltas = []
         if not result.skipped:
             self.counters.failed_steps += 1
             for segment in plan.segments:
-                request = self._requests.get(segment.request_id)
+                request = self._sets.get(segment.request_id)
                 if request is not None and request.state is not RequestState.FINISHED:
                     deltas.append(self._finish(request, FinishReason.ERROR, result.error))
-        self._reset_rows()
+        self._sets.reset()
         for request_id in samples:
-            if (request := self._requests.get(request_id)) is not None:
-                self._forget_if_over(request)
+            if (request := self._sets.get(request_id)) is not None:
+                self._sets.forget_if_over(request)
         return deltas
-
-    def _reset_rows(self) -> None:
-        for request in self._running:
-            self._tables.release(request)
-            request.move_to(RequestState.WAITING)
-            self._queue.push(request.request_id, request.key)
-        self._running = []
-        ended, self._ending = self._ending, []
-        for request in ended:
-            self._tables.release(request)
-            self._forget_if_over(request)
 
     # ---- observation ---------------------------------------------------------------------------
 
@@ -432,8 +273,8 @@ class Scheduler:
         """A snapshot of the counters; the device's own figures are added by the engine."""
         blocks, counters = self.cache.blocks, self.counters
         return EngineStats(
-            running=len(self._running),
-            waiting=len(self._queue),
+            running=len(self._sets.running),
+            waiting=len(self._sets.waiting),
             blocks_used=blocks.num_used,
             blocks_cached=blocks.num_cached,
             blocks_free=blocks.num_free,
@@ -450,8 +291,8 @@ class Scheduler:
     def check_invariants(self) -> None:
         """Raise unless tables, references and the cache agree. O(blocks + running)."""
         self.cache.check_invariants()
-        held: dict[int, int] = {}
-        for request in [*self._running, *self._ending]:
+        running, held = self._sets.running, dict[int, int]()
+        for request in [*running, *self._sets.ending]:
             for block in request.block_table:
                 held[block] = held.get(block, 0) + 1
             if request.num_committed % BLOCK_SIZE and request.is_running:
@@ -459,40 +300,10 @@ class Scheduler:
         for block in range(self.config.num_blocks):
             if self.cache.blocks.ref_count(block) != held.get(block, 0):
                 raise RuntimeError(f"block {block}: references and block tables disagree")
-        if [r.key for r in self._running] != sorted(r.key for r in self._running):
+        if [r.key for r in running] != sorted(r.key for r in running):
             raise RuntimeError("running requests are not in key order")
-        if len(self._running) > self.config.max_num_seqs:
+        if len(running) > self.config.max_num_seqs:
             raise RuntimeError("more rows than max_num_seqs")
-
-
-def _plan_decode(request: Request, draft: _Draft) -> None:
-    position = request.num_computed
-    known = position < len(request.tokens)
-    draft.segments.append(
-        Segment(
-            request.request_id,
-            position,
-            (request.tokens[position],) if known else None,
-            True,
-            request.num_planned,
-        )
-    )
-    request.num_computed = position + 1
-    request.in_flight += 1
-    draft.num_tokens += 1
-
-
-def _plan_chunk(request: Request, chunk: int, draft: _Draft) -> None:
-    start, end = request.num_computed, request.num_computed + chunk
-    last = end == len(request.tokens)
-    draft.segments.append(
-        Segment(request.request_id, start, tuple(request.tokens[start:end]), last, request.num_generated)
-    )
-    request.num_computed = end
-    draft.num_tokens += chunk
-    if last:
-        request.in_flight += 1
-        request.move_to(RequestState.DECODE)
 
 
 def _delta(request: Request, token: SampledToken | None, reason: FinishReason | None, error: str | None) -> TokenDelta:
