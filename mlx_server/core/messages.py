@@ -117,7 +117,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of an engine, cheap to take."""
+    """A snapshot of an engine, cheap to take. The bytes are those of the device after the last step."""
 
     running: int
     waiting: int
@@ -132,6 +132,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     failed_steps: int
     requests_finished: int
-    kept_kv_bytes: int = 0
     active_bytes: int = 0
     peak_bytes: int = 0
+    kept_kv_bytes: int = 0
+    tail_kv_bytes: int = 0

@@ -80,11 +80,21 @@ class SampledToken(msgspec.Struct, frozen=True, gc=False):
     logprob: TokenLogprob | None = None
 
 
+class DeviceMemory(msgspec.Struct, frozen=True, gc=False):
+    """Bytes. active, peak: of MLX's allocator. kept: gathered K/V kept between steps. tails: K/V outside the pool."""
+
+    active: int
+    peak: int
+    kept: int
+    tails: int
+
+
 class StepResult(msgspec.Struct, frozen=True, gc=False):
     """Outcome of one plan.
 
     sampled: one per segment with `sample`, in the order of the plan's segments.
     duration_s: seconds the device was busy with this step alone.
+    memory: what the device holds after the step.
     error: None, or why the step failed; then nothing of the plan took effect.
     skipped: the plan was not tried, because the one before it failed.
     """
@@ -92,5 +102,6 @@ class StepResult(msgspec.Struct, frozen=True, gc=False):
     step_id: int
     sampled: tuple[SampledToken, ...] = ()
     duration_s: float = 0.0
+    memory: DeviceMemory | None = None
     error: str | None = None
     skipped: bool = False

@@ -8,9 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from mlx_server.core.errors import EngineDeadError
 from mlx_server.core.messages import EngineStats, FinishReason, GenerateRequest, TokenDelta
-from mlx_server.core.step import StepPlan, StepResult
+from mlx_server.core.step import DeviceMemory, StepPlan, StepResult
 from mlx_server.engine.generation_thread import GenerationThread
 from mlx_server.services.batching.scheduler import Scheduler
 
@@ -38,6 +40,7 @@ class EngineCore:
         self._closing = False
         self._failure: BaseException | None = None
         self._ended: str | None = None
+        self._memory: DeviceMemory | None = None
 
     # ---- in --------------------------------------------------------------------------------------
 
@@ -71,8 +74,17 @@ class EngineCore:
         self._signal.set()
 
     def stats(self) -> EngineStats:
-        """Counters of the scheduler."""
-        return self.scheduler.stats()
+        """Counters of the scheduler, and the device's memory after the last step."""
+        stats, memory = self.scheduler.stats(), self._memory
+        if memory is None:
+            return stats
+        return msgspec.structs.replace(
+            stats,
+            active_bytes=memory.active,
+            peak_bytes=memory.peak,
+            kept_kv_bytes=memory.kept,
+            tail_kv_bytes=memory.tails,
+        )
 
     # ---- the loop --------------------------------------------------------------------------------
 
@@ -102,6 +114,7 @@ class EngineCore:
         while self._results:
             plan, result = self._in_flight.popleft(), self._results.popleft()
             self._dispatch(self.scheduler.update(plan, result))
+            self._memory = result.memory or self._memory
             if result.error is not None:
                 self._epoch += 1
 

@@ -7,8 +7,6 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
-import msgspec
-
 from mlx_server.core.errors import EngineDeadError, EngineNotReadyError, ModelLoadError, RequestError
 from mlx_server.core.messages import EngineInfo, EngineStats, GenerateRequest, TokenDelta
 from mlx_server.core.settings import Settings
@@ -98,10 +96,7 @@ class InProcessEngine:
         """See `EngineClient.stats`."""
         if self._core is None:
             raise EngineNotReadyError()
-        from mlx_server.runner.memory import device_memory
-
-        active, peak = device_memory()
-        return msgspec.structs.replace(self._core.stats(), active_bytes=active, peak_bytes=peak)
+        return self._core.stats()
 
     async def close(self) -> None:
         """See `EngineClient.close`."""

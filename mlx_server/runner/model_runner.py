@@ -13,9 +13,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_server.core.step import BLOCK_SIZE, Commit, Join, Segment, StepPlan, StepResult
+from mlx_server.core.step import BLOCK_SIZE, Commit, DeviceMemory, Join, Segment, StepPlan, StepResult
 from mlx_server.runner.attention import ChunkRows, GroupRows, LayerCache, StepLayout
 from mlx_server.runner.kv_pool import KVPool
+from mlx_server.runner.memory import device_memory
 from mlx_server.runner.rows import (
     DecodeGroup,
     Row,
@@ -100,7 +101,11 @@ class ModelRunner:
         done_s = time.perf_counter()
         duration_s = done_s - max(step.launched_s, self._last_done_s)
         self._last_done_s = done_s
-        return StepResult(step.plan.step_id, sampled, duration_s)
+        return StepResult(step.plan.step_id, sampled, duration_s, self._memory())
+
+    def _memory(self) -> DeviceMemory:
+        active, peak = device_memory()
+        return DeviceMemory(active, peak, self.kept_bytes, self.tail_bytes)
 
     def reset(self) -> None:
         """Drop every row after a failed step. The pool keeps what was committed."""

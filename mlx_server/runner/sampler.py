@@ -157,8 +157,11 @@ class Sampler:
         adjusted = self._penalise(self._ban_ends(raw, specs), batch)
         tokens = mx.argmax(adjusted, axis=-1).astype(mx.int32)
         if not batch.greedy:
-            drawn = _draw(_filter(adjusted / batch.temperature, batch), _keys(specs, self._rows))
-            tokens = mx.where(batch.is_greedy, tokens, drawn)
+            filtered = _filter(adjusted / batch.temperature, batch)
+            drawn = _draw(filtered, _keys(specs, self._rows))
+            # A parallel cumulative sum may round so that an excluded token is met; the likeliest is never excluded.
+            excluded = mx.take_along_axis(filtered, drawn[:, None], axis=-1)[:, 0] == -mx.inf
+            tokens = mx.where(batch.is_greedy | excluded, tokens, drawn)
         if batch.counts is not None:
             rows = mx.arange(len(specs), dtype=mx.int32)
             batch.counts = batch.counts.at[rows, tokens].add(1.0)
