@@ -14,7 +14,7 @@ def make_engine(settings: Settings, folder: Path) -> EngineClient:
     return InProcessEngine(settings, folder, settings.model)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server() -> Iterator[ServerThread]:
     """The whole daemon with the embedded model, on a free loopback port."""
     settings = Settings(model="demo", max_num_seqs=8, kv_memory="32MB")
