@@ -2,7 +2,8 @@
 
 Plans are executed strictly in the order in which they were made. The KV pool is written only by a
 plan's commits, before its forward pass and after every earlier step has ended: within a step the
-pool is read-only, so a failed step has changed nothing.
+pool is read-only, so a failed step has changed nothing that others read: blocks that its own commits may have
+written were reserved for its own rows, and are forgotten.
 """
 
 from __future__ import annotations

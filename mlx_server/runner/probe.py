@@ -9,6 +9,7 @@ windows are small enough to be passed, and on the loaded weights.
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,8 @@ from mlx_server.runner.model_runner import ModelRunner
 from mlx_server.runner.sampler import Sampler
 from mlx_server.runner.servable import ServableModel
 
+log = logging.getLogger(__name__)
+
 CLONE_TOLERANCE = 1e-3
 """Largest difference of two logits in the float32 clone, relative to the largest logit (or 1)."""
 
@@ -33,6 +36,7 @@ WEIGHTS_TOLERANCE = {mx.float32: 1e-3, mx.float16: 5e-2, mx.bfloat16: 1e-1}
 """The same for the loaded weights, by the type of their K/V: half precision rounds differently by shape."""
 
 _CLONE_WINDOW = 40
+_CLONE_CONTEXT = 64  # what RoPE scaling calls the original context: the probe's sequences pass it
 _LENGTHS = (112, 72, 20)
 _STEPS: tuple[tuple[tuple[int, int], ...], ...] = (
     ((0, 64), (2, 5)),
@@ -55,10 +59,22 @@ def probe(config: dict[str, Any], servable: ServableModel) -> None:
     clone, why = _clone(config)
     if clone is not None:
         _expect(_difference(clone), CLONE_TOLERANCE, "a shrunken clone of its configuration")
-    elif any(spec.window is not None and spec.window > max(_LENGTHS) for spec in servable.layers):
-        raise ModelLoadError(f"the model has sliding windows that could not be probed: {why}")
+    else:
+        windows = [spec.window for spec in servable.layers if spec.window is not None]
+        if max([*windows, *_configured_windows(config)], default=0) > max(_LENGTHS):
+            raise ModelLoadError(f"the model has sliding windows that could not be probed: {why}")
+        log.warning("no shrunken clone could be made (%s); parity is probed on the loaded weights alone", why)
     tolerance = WEIGHTS_TOLERANCE.get(servable.layers[0].dtype, CLONE_TOLERANCE)
     _expect(_difference(servable), tolerance, "its own weights")
+
+
+def _configured_windows(config: dict[str, Any]) -> list[int]:
+    """Windows that the configuration names, wherever; a model may apply one without its cache knowing."""
+    found = [v for k, v in config.items() if "window" in k and isinstance(v, int) and k != "max_window_layers"]
+    for part in config.values():
+        if isinstance(part, dict):
+            found += _configured_windows(part)
+    return found
 
 
 def _expect(difference: float, tolerance: float, what: str) -> None:
@@ -176,8 +192,7 @@ def shrink(config: dict[str, Any]) -> dict[str, Any]:
     What decides about correctness stays: layer kinds and their order, head ratio, RoPE, norms, scales.
     """
     small = copy.deepcopy(config)
-    for part in [small, *(v for v in small.values() if isinstance(v, dict))]:
-        _shrink_part(part)
+    _shrink_part(small)
     for key in ("quantization", "quantization_config"):
         small.pop(key, None)
     return small
@@ -187,6 +202,7 @@ _LAYER_KEYS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
 _SIZES: dict[str, int] = {"vocab_size": 192, "max_window_layers": 0}
 _SHRINKERS: tuple[tuple[Callable[[str], bool], Callable[[int], int]], ...] = (
     (lambda k: "window" in k and k != "max_window_layers", lambda v: min(v, _CLONE_WINDOW)),
+    (lambda k: k == "original_max_position_embeddings", lambda v: min(v, _CLONE_CONTEXT)),
     (lambda k: "intermediate_size" in k or k in ("ffn_dim", "n_inner"), lambda v: min(v, 64)),
     (lambda k: k in ("num_experts", "num_local_experts", "n_routed_experts"), lambda v: min(v, 8)),
 )
@@ -199,6 +215,8 @@ def _shrink_part(part: dict[str, Any]) -> None:
     if layers_key is not None:
         _shrink_heads(part)
     for key, value in part.items():
+        if isinstance(value, dict):
+            _shrink_part(value)
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             continue
         if key == "vocab_size":

@@ -44,9 +44,7 @@ class ChatRequest(_Wire):
     top_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
     top_k: int | None = Field(None, ge=-1, description="an integer of at least 1, or 0 or -1 for off")
     min_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
-    repetition_penalty: float | None = Field(
-        None, gt=0, le=100, description="a number above 0 and at most 100 (1 is off)"
-    )
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100, description="a number from 0.01 to 100 (1 is off)")
     presence_penalty: Penalty = Field(0.0, description="a number from -2 to 2")
     frequency_penalty: Penalty = Field(0.0, description="a number from -2 to 2")
     logit_bias: dict[str, Any] = Field({}, description="an object of token ids to numbers from -100 to 100")

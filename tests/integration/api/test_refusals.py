@@ -24,7 +24,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"top_k": -2}, "top_k", "integer"),
     ({"top_k": 1.5}, "top_k", "integer"),
     ({"min_p": 7}, "min_p", "0 to 1"),
-    ({"repetition_penalty": 0}, "repetition_penalty", "above 0"),
+    ({"repetition_penalty": 0}, "repetition_penalty", "0.01"),
     ({"presence_penalty": 2.5}, "presence_penalty", "-2 to 2"),
     ({"frequency_penalty": -3}, "frequency_penalty", "-2 to 2"),
     ({"max_tokens": 0}, "max_tokens", "at least 1"),
