@@ -1,0 +1,1 @@
+"""Generated training and test text of the embedded demo model; no outside data is read."""
