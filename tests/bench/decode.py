@@ -17,8 +17,9 @@ PROMPT, NEW = 100, 128
 def decode_rate(answers: list[Answer]) -> float:
     """Tokens per second between the moment the last stream has its first token and the end."""
     all_started = max(a.times[0] for a in answers)
-    times = [t for a in answers for t in a.times if t > all_started]
-    return len(times) / (max(times) - all_started)
+    end = max(a.times[-1] for a in answers)
+    tokens = sum(a.tokens_per_chunk * sum(t > all_started for t in a.times) for a in answers)
+    return tokens / (end - all_started)
 
 
 def run(out: Path, rounds: int = 5, streams: int = 16) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A real `mlx-serve serve` in a process of its own, and a streaming client that keeps the time of every token."""
+"""A real `mlx-serve serve` in a process of its own, and a bare streaming client that keeps the time of every chunk."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import httpx2
+from urllib.parse import urlsplit
 
 _RUN = "from mlx_server.cli.main import main; main()"
 
@@ -44,7 +43,7 @@ def _wait_for_url(process: subprocess.Popen[str]) -> str:
 
 @dataclass
 class Answer:
-    """Times are seconds on `time.perf_counter`; one entry per streamed chunk with text or a token."""
+    """Times are seconds on `time.perf_counter`, one entry per chunk with text."""
 
     started_s: float
     times: list[float] = field(default_factory=list)
@@ -55,9 +54,18 @@ class Answer:
         """Seconds from sending to the first token."""
         return self.times[0] - self.started_s
 
+    @property
+    def tokens_per_chunk(self) -> float:
+        """1, or a little more where a token by itself was no whole character."""
+        return float(self.usage["completion_tokens"]) / len(self.times)
 
-async def ask(client: httpx2.AsyncClient, url: str, text: str, max_tokens: int, **fields: Any) -> Answer:
-    """One streamed chat completion with exactly `max_tokens` tokens."""
+
+async def ask(url: str, text: str, max_tokens: int, **fields: Any) -> Answer:
+    """One streamed chat completion with exactly `max_tokens` tokens.
+
+    A bare socket and no JSON parsing of tokens: the client shares the machine with the server it measures, and a
+    full client library would take a tenth of it.
+    """
     body = {
         "model": "bench",
         "messages": [{"role": "user", "content": text}],
@@ -66,33 +74,33 @@ async def ask(client: httpx2.AsyncClient, url: str, text: str, max_tokens: int, 
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "logprobs": True,  # one chunk per token even where a token decodes to no text yet
         **fields,
     }
+    payload = json.dumps(body).encode()
+    host = urlsplit(url).netloc
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
     answer = Answer(time.perf_counter())
-    async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as response:
-        response.raise_for_status()
-        async for line in response.aiter_lines():
-            if line.startswith("data: {"):
-                _take(answer, json.loads(line[6:]))
+    reader, writer = await asyncio.open_connection(*host.split(":"), limit=1 << 20)
+    try:
+        writer.write(f"{head}Connection: close\r\nContent-Length: {len(payload)}\r\n\r\n".encode() + payload)
+        status = await reader.readline()
+        if b" 200 " not in status:
+            raise RuntimeError(f"{status!r} {await reader.read()!r}")
+        async for line in reader:
+            if line.startswith(b"data: {"):
+                _take(answer, line)
+    finally:
+        writer.close()
     return answer
 
 
-def _take(answer: Answer, chunk: dict[str, Any]) -> None:
-    if chunk.get("usage"):
-        answer.usage = chunk["usage"]
-    for choice in chunk.get("choices", ()):
-        logprobs = choice.get("logprobs")
-        if logprobs and logprobs.get("content"):
-            answer.times += [time.perf_counter()] * len(logprobs["content"])
-
-
-def client() -> httpx2.AsyncClient:
-    """Without time-outs or a limit on connections."""
-    return httpx2.AsyncClient(timeout=None, limits=httpx2.Limits(max_connections=None))
+def _take(answer: Answer, line: bytes) -> None:
+    if b'"usage":{' in line:
+        answer.usage = json.loads(line[6:])["usage"]
+    elif b'"content":"' in line and b'"content":""' not in line:
+        answer.times.append(time.perf_counter())
 
 
 async def ask_all(url: str, texts: list[str], max_tokens: int, **fields: Any) -> list[Answer]:
     """All at the same time."""
-    async with client() as http:
-        return list(await asyncio.gather(*(ask(http, url, text, max_tokens, **fields) for text in texts)))
+    return list(await asyncio.gather(*(ask(url, text, max_tokens, **fields) for text in texts)))

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from tests.bench.model import Words, bench_model
-from tests.bench.server import Answer, ask, client, server
+from tests.bench.server import Answer, ask, server
 
 LONG = 6000
 
@@ -21,14 +21,13 @@ def _gaps(times: list[float], start: float, end: float) -> list[float]:
 
 
 async def _round(url: str, words: Words, seed: int) -> dict[str, Any]:
-    async with client() as http:
-        alone = await ask(http, url, words.prompt(LONG, seed), 1)
-        stream = asyncio.create_task(ask(http, url, words.prompt(100, seed + 1), 600))
-        await asyncio.sleep(2.0)  # a measurement, not a test: the stream runs undisturbed for a while
-        start = time.perf_counter()
-        beside = await ask(http, url, words.prompt(LONG, seed + 2), 1)
-        end = beside.times[0]
-        running: Answer = await stream
+    alone = await ask(url, words.prompt(LONG, seed), 1)
+    stream = asyncio.create_task(ask(url, words.prompt(100, seed + 1), 600))
+    await asyncio.sleep(2.0)  # a measurement, not a test: the stream runs undisturbed for a while
+    start = time.perf_counter()
+    beside = await ask(url, words.prompt(LONG, seed + 2), 1)
+    end = beside.times[0]
+    running: Answer = await stream
     before, during = _gaps(running.times, 0, start), _gaps(running.times, start - 0.2, end + 0.2)
     return {
         "median_gap_s": median(before),

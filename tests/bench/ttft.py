@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from tests.bench.model import Words, bench_model
-from tests.bench.server import ask, client, server
+from tests.bench.server import ask, server
 
 PREFIX, SUFFIX = 1000, 100
 
@@ -16,11 +16,10 @@ PREFIX, SUFFIX = 1000, 100
 async def _round(url: str, words: Words, seed: int) -> dict[str, float]:
     base = words.prompt(PREFIX, seed)
     suffix = words.prompt(SUFFIX, seed + 500)
-    async with client() as http:
-        suffix_alone = await ask(http, url, suffix, 1)
-        cold = await ask(http, url, base, 1)
-        repeat = await ask(http, url, base, 1)
-        shared = await ask(http, url, base + suffix, 1)
+    suffix_alone = await ask(url, suffix, 1)
+    cold = await ask(url, base, 1)
+    repeat = await ask(url, base, 1)
+    shared = await ask(url, base + suffix, 1)
     return {
         "cold_s": cold.ttft_s,
         "repeat_s": repeat.ttft_s,
