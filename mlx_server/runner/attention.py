@@ -3,8 +3,7 @@
 Each layer's cache object is a `LayerCache`: its `offset` is the vector of absolute positions, so RoPE is right
 per token, and `scaled_dot_product_attention` is replaced in every loaded `mlx_lm.models` module by `dispatch`,
 which recognises the object and otherwise calls the original. Decodes attend in two parts, committed blocks and
-tail, joined by concatenating only the scores: softmax over [q.K_blocks, q.K_tail], then the two products
-with V. Prefill chunks attend over gather(prefix), their own tail and their fresh K/V.
+tail (`attend.py`). Prefill chunks attend over gather(prefix), their own tail and their fresh K/V.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import mlx.core as mx
 from mlx_lm.models import base
 
 from mlx_server.core.step import BLOCK_SIZE
+from mlx_server.runner.attend import HIDDEN, Part, attend, without_kernels
 from mlx_server.runner.kv_pool import KVPool
 from mlx_server.runner.rows import KV, BlockWindow, DecodeGroup, Row, block_window
 
@@ -42,6 +42,7 @@ class ChunkRows:
     end: int
     tails: dict[int, KV] = field(default_factory=dict)  # layer -> tail with this chunk appended
     windows: dict[int | None, tuple[mx.array | None, int]] = field(default_factory=dict)
+    masks: dict[int | None, tuple[mx.array, mx.array | None]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -114,35 +115,27 @@ class LayerCache:
         pool, layer = self._layout.pool, self._layer
         rows, heads, _, dim = q.shape
         kv_heads = pool.layers[layer].kv_heads
-        q = (q * scale).reshape(rows, kv_heads, heads // kv_heads, dim)
-        tail_k, tail_v = g.tails[layer]
-        tail_scores = _masked(q @ tail_k.swapaxes(-1, -2), _tail_mask(g, window))
-        parts = _group_blocks(g.group, pool, layer, window)
-        scores = []
-        if sinks is not None:
-            column = sinks.reshape(1, kv_heads, heads // kv_heads, 1).astype(tail_scores.dtype)
-            scores.append(mx.broadcast_to(column, (*tail_scores.shape[:-1], 1)))
-        if parts:
-            block_scores = [q @ k.swapaxes(-1, -2) for k, _ in parts]
-            joined = mx.concatenate(block_scores, axis=-1) if len(parts) > 1 else block_scores[0]
-            scores.append(_masked(joined, _blocks_mask(g, window)))
-        scores.append(tail_scores)
-        p = mx.softmax(mx.concatenate(scores, axis=-1) if len(scores) > 1 else scores[0], axis=-1, precise=True)
-        out = p[..., -tail_k.shape[2] :] @ tail_v
-        start = 0 if sinks is None else 1
-        for _, v in parts:
-            out = out + p[..., start : start + v.shape[2]] @ v
-            start += v.shape[2]
-        return out.reshape(rows, heads, 1, -1)
+        grouped = (q * scale).reshape(rows, kv_heads, heads // kv_heads, dim)
+        pieces = _group_blocks(g.group, pool, layer, window)
+        bias, parts, start = _blocks_mask(g, window) if pieces else None, list[Part](), 0
+        for k, v in pieces:
+            end = start + k.shape[2]
+            parts.append((k, v, None if bias is None else bias[..., start:end]))
+            start = end
+        parts.append((*g.tails[layer], _tail_mask(g, window)))
+        shaped_sinks = None if sinks is None else sinks.reshape(1, kv_heads, -1, 1)
+        return attend(grouped, parts, shaped_sinks).reshape(rows, heads, 1, -1)
 
     def _attend_chunk(
         self, c: ChunkRows, q: mx.array, scale: float, window: int | None, sinks: mx.array | None
     ) -> mx.array:
         k, v = c.tails[self._layer]
         index, first = _chunk_blocks(c, window)
-        if index is not None:
-            prefix_k, prefix_v = self._layout.pool.gather(self._layer, index)
-            k, v = mx.concatenate([prefix_k, k], axis=2), mx.concatenate([prefix_v, v], axis=2)
+        prefix = None if index is None else self._layout.pool.gather(self._layer, index)
+        if without_kernels():
+            return self._attend_chunk_in_parts(c, q * scale, window, sinks, prefix)
+        if prefix is not None:
+            k, v = mx.concatenate([prefix[0], k], axis=2), mx.concatenate([prefix[1], v], axis=2)
         n, length = c.end - c.start, k.shape[2]
         mask: mx.array | str = "causal"
         if window is not None and first + length > window:
@@ -153,6 +146,21 @@ class LayerCache:
             q[:, :, 0].swapaxes(0, 1)[None], k, v, scale=scale, mask=mask, sinks=sinks
         )
         return out[0].swapaxes(0, 1)[:, :, None]
+
+    def _attend_chunk_in_parts(
+        self, c: ChunkRows, q: mx.array, window: int | None, sinks: mx.array | None, prefix: KV | None
+    ) -> mx.array:
+        """Without a fused kernel, prefix and own tokens need not be joined, and only the own ones a causal mask."""
+        n, heads, _, dim = q.shape
+        kv_heads = self._layout.pool.layers[self._layer].kv_heads
+        grouped = q.reshape(n, kv_heads, heads // kv_heads, dim).transpose(1, 2, 0, 3)
+        own_bias, prefix_bias = _chunk_masks(c, window)
+        own_k, own_v = c.tails[self._layer]
+        parts: list[Part] = [(own_k[0, :, None], own_v[0, :, None], own_bias)]
+        if prefix is not None:
+            parts.insert(0, (prefix[0][0, :, None], prefix[1][0, :, None], prefix_bias))
+        out = attend(grouped, parts, None if sinks is None else sinks.reshape(kv_heads, -1, 1, 1))
+        return out.transpose(2, 0, 1, 3).reshape(n, heads, 1, -1)
 
 
 def _group_blocks(group: DecodeGroup, pool: KVPool, layer: int, window: int | None) -> list[KV]:
@@ -175,13 +183,9 @@ def _window_of(group: DecodeGroup, window: int | None) -> BlockWindow:
     return group.indices[window]
 
 
-def _masked(scores: mx.array, bias: mx.array | None) -> mx.array:
-    return scores if bias is None else scores + bias.astype(scores.dtype)
-
-
 def _bias(visible: mx.array) -> mx.array:
-    """Additive mask `[rows, 1, 1, n]`; a finite minimum, so that a part wholly out of sight gives no NaN."""
-    return mx.where(visible, 0.0, -1e30)[:, None, None]
+    """Additive mask `[rows, 1, 1, n]`."""
+    return mx.where(visible, 0.0, HIDDEN)[:, None, None]
 
 
 def _blocks_mask(g: GroupRows, window: int | None) -> mx.array | None:
@@ -222,6 +226,23 @@ def _chunk_blocks(c: ChunkRows, window: int | None) -> tuple[mx.array | None, in
         shown = c.row.blocks[start:]
         c.windows[window] = (mx.array([shown], dtype=mx.int32) if shown else None, start * BLOCK_SIZE)
     return c.windows[window]
+
+
+def _chunk_masks(c: ChunkRows, window: int | None) -> tuple[mx.array, mx.array | None]:
+    """Additive masks of a chunk's queries: over its own tail `[n, tail]`; over its prefix `[n, tokens]`, or None."""
+    if window not in c.masks:
+        index, first = _chunk_blocks(c, window)
+        queries = mx.arange(c.row.num_computed, c.row.num_computed + c.end - c.start)[:, None]
+        own = mx.arange(c.row.num_committed, c.row.num_computed + c.end - c.start)[None]
+        visible = own <= queries
+        prefix_bias = None
+        if window is not None:
+            visible &= own > queries - window
+            if index is not None:
+                prefix = mx.arange(first, first + index.shape[1] * BLOCK_SIZE)[None]
+                prefix_bias = mx.where(prefix > queries - window, 0.0, HIDDEN)
+        c.masks[window] = (mx.where(visible, 0.0, HIDDEN), prefix_bias)
+    return c.masks[window]
 
 
 def dispatch(

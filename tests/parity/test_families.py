@@ -62,6 +62,17 @@ def test_chunked_prefill_beside_decodes(driver):
     assert driver.scheduler.counters.steps > len(LONG) // 40
 
 
+def test_the_path_of_a_gpu(driver, monkeypatch):
+    """Fused attention for chunks and one softmax for decodes: what runs where MLX has kernels."""
+    for module in ("attend", "attention"):
+        monkeypatch.setattr(f"mlx_server.runner.{module}.without_kernels", lambda: False)
+    driver.fresh(max_num_seqs=8, max_num_batched_tokens=72)
+    wanted = {f"r{i}": prompt for i, prompt in enumerate([LONG, *prompts(4, seed=11)])}
+    for request_id, prompt in wanted.items():
+        driver.add(request_id, prompt, NEW_TOKENS)
+    check_all(driver, wanted)
+
+
 def test_prefix_hit_and_exact_repeat(driver):
     driver.fresh()
     driver.add("first", LONG, NEW_TOKENS)
