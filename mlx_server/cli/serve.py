@@ -28,11 +28,15 @@ class EngineMaker:
         self._on_progress = on_progress
         self._engine: EngineClient | None = None
 
-    def __call__(self, settings: Settings, model_path: Path) -> EngineClient:
+    def __call__(self, settings: Settings, model_path: Path, on_progress: LoadProgress) -> EngineClient:
         from mlx_server.engine.inproc import InProcessEngine
 
+        def progress(stage: str, fraction: float) -> None:
+            on_progress(stage, fraction)
+            self._on_progress(stage, fraction)
+
         name = settings.served_model_name or settings.model
-        self._engine = InProcessEngine(settings, model_path, name, self._on_progress)
+        self._engine = InProcessEngine(settings, model_path, name, progress)
         return self._engine
 
     @property

@@ -15,12 +15,12 @@ from mlx_server.chat.defaults import load_defaults
 from mlx_server.chat.tokenizer import ChatTokenizer, load_tokenizer
 from mlx_server.core.settings import Settings
 from mlx_server.daemon.model_source import resolve_model
-from mlx_server.engine.client import EngineClient
+from mlx_server.engine.client import EngineClient, LoadProgress
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-MakeEngine = Callable[[Settings, Path], EngineClient]
+MakeEngine = Callable[[Settings, Path, LoadProgress], EngineClient]
 
 
 class ModelLoader:
@@ -40,13 +40,16 @@ class ModelLoader:
         serving.stage = "loading the tokenizer"
         self._tokenizer = await in_daemon_thread(lambda: load_tokenizer(folder))
         serving.stage = "loading the model"
-        self._engine = self._make_engine(serving.settings, folder)
+        self._engine = self._make_engine(serving.settings, folder, self._note_progress)
         info = await self._engine.start()
         serving.model = LoadedModel(self._engine, info, self._tokenizer, load_defaults(folder))
         logger.info(
             "%s is ready after %.1f s: %s, %d tokens of context", serving.name, info.load_s, info.model_type,
             info.max_model_len,
         )  # fmt: skip
+
+    def _note_progress(self, stage: str, fraction: float) -> None:
+        self._serving.stage, self._serving.progress = stage, fraction
 
     async def close(self) -> None:
         """End every request and free the model. Idempotent."""

@@ -16,7 +16,7 @@ _CPU_SHARE = 0.20  # of available memory (chosen by guess)
 _CPU_MOST = 1 * GIB
 _CONTEXTS = 16  # a default pool larger than this many full contexts helps nobody
 _LEAST_TOKENS = 256
-_KEPT_SHARE = 1 / 16
+_KEPT_SHARE = 1 / 8
 
 
 def pool_blocks(settings: Settings, bytes_per_token: int, weight_bytes: int, context_length: int) -> int:

@@ -5,13 +5,13 @@ import pytest
 
 from mlx_server.core.settings import Settings
 from mlx_server.daemon.server_thread import ServerThread
-from mlx_server.engine.client import EngineClient
+from mlx_server.engine.client import EngineClient, LoadProgress
 
 
-def make_engine(settings: Settings, folder: Path) -> EngineClient:
+def make_engine(settings: Settings, folder: Path, on_progress: LoadProgress) -> EngineClient:
     from mlx_server.engine.inproc import InProcessEngine
 
-    return InProcessEngine(settings, folder, settings.model)
+    return InProcessEngine(settings, folder, settings.model, on_progress)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 from mlx_server.core.messages import EngineInfo
 from mlx_server.core.settings import Settings
 from mlx_server.core.step import StepPlan, StepResult
-from mlx_server.engine.client import EngineClient
+from mlx_server.engine.client import EngineClient, LoadProgress
 from mlx_server.engine.inproc import InProcessEngine
 
 WAIT_S = 60
@@ -85,10 +85,10 @@ class GatedExecutor:
         return getattr(self._runner, name)
 
 
-def gated_engine(gate: Gate) -> Callable[[Settings, Path], EngineClient]:
+def gated_engine(gate: Gate) -> Callable[[Settings, Path, LoadProgress], EngineClient]:
     """A `MakeEngine` for `ServerThread`."""
 
-    def make_engine(settings: Settings, folder: Path) -> EngineClient:
+    def make_engine(settings: Settings, folder: Path, on_progress: LoadProgress) -> EngineClient:
         def make_executor(progress: Callable[[str, float], None]) -> tuple[GatedExecutor, EngineInfo]:
             from mlx_server.runner.assemble import assemble
 

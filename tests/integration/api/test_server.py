@@ -43,7 +43,7 @@ async def running(folder: Path, engine: ScriptedEngine, grace_s: float = 5.0) ->
     task = asyncio.ensure_future(
         serve(
             settings,
-            lambda settings, path: engine,
+            lambda settings, path, on_progress: engine,
             lambda url: ready.set(),
             on_listening=listening.set_result,
             stop=stop,
@@ -159,12 +159,12 @@ async def test_a_port_in_use_is_named() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=str(port)):
-            await serve(Settings(port=port), lambda settings, path: ScriptedEngine())
+            await serve(Settings(port=port), lambda settings, path, on_progress: ScriptedEngine())
 
 
 def test_a_server_thread_in_another_process(folder: Path) -> None:
     settings = Settings(model=str(folder))
-    with ServerThread(settings, lambda settings, path: ScriptedEngine()) as server:
+    with ServerThread(settings, lambda settings, path, on_progress: ScriptedEngine()) as server:
         assert server.url.startswith("http://127.0.0.1:")
         response = httpx.post(server.url + URL, json=chat(), timeout=WAIT_S)
         assert response.status_code == 200
@@ -177,7 +177,7 @@ def test_a_server_thread_raises_why_the_load_failed(folder: Path) -> None:
     settings = Settings(model=str(folder))
     with (
         pytest.raises(ModelLoadError, match="no luck"),
-        ServerThread(settings, lambda settings, path: ScriptedEngine(load_error="no luck")),
+        ServerThread(settings, lambda settings, path, on_progress: ScriptedEngine(load_error="no luck")),
     ):
         pass
 
