@@ -45,6 +45,7 @@ class StepDriver:
         probe(self.loaded.config, self.loaded.servable)
         self.model: Any = self.loaded.servable._model
         self._eos = eos_token_ids
+        self.steps_in_flight = 2
         self._solo: dict[tuple[tuple[int, ...], int], list[int]] = {}
         self.fresh()
 
@@ -83,12 +84,12 @@ class StepDriver:
         )
 
     def step(self) -> bool:
-        """One turn of the scheduling loop, two steps in flight. False: nothing is left to do."""
+        """One turn of the scheduling loop, `steps_in_flight` at a time. False: nothing is left to do."""
         self.now += 0.01
         plan = self.scheduler.schedule(self.now)
         if plan is not None:
             self._in_flight.append((plan, self.runner.launch(plan)))
-            if len(self._in_flight) < 2:
+            if len(self._in_flight) < self.steps_in_flight:
                 return True
         if self._in_flight:
             done, launched = self._in_flight.popleft()

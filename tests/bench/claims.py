@@ -124,6 +124,8 @@ def _chunked(driver: StepDriver, rounds: int = 5, shorts: tuple[int, ...] = (50,
 
     def waits(**config: Any) -> tuple[list[float], float]:
         driver.fresh(num_blocks=512, **config)
+        driver.add("first", token_prompt(300, 2), 1)  # the scheduler learns how fast this machine is
+        driver.run()
         start = time.perf_counter()
         driver.add("long", token_prompt(2000, 1), 1)
         for i, n in enumerate(shorts):
@@ -135,7 +137,7 @@ def _chunked(driver: StepDriver, rounds: int = 5, shorts: tuple[int, ...] = (50,
             for name, outcome in driver.outcomes.items():
                 if outcome.finish_reason is not None:
                     first.setdefault(name, time.perf_counter() - start)
-        return [t for name, t in first.items() if name != "long"], max(first.values())
+        return [t for name, t in first.items() if name.startswith("s")], max(first.values())
 
     waits(max_num_batched_tokens=256)
     whole, parts, totals = [], [], []
@@ -173,6 +175,7 @@ def _shared_prefix(driver: StepDriver) -> dict[str, Any]:
 def run(out: Path, rounds: int = 1) -> dict[str, Any]:
     """One row per figure, with what was claimed for it elsewhere."""
     driver = StepDriver(bench_model(out))
+    driver.steps_in_flight = 1  # as the generation thread runs on the CPU backend
     rng = random.Random(6)
     mixed = [rng.randint(5, 20) for _ in range(64)]
     tail = [100 if i % 10 == 0 else rng.randint(5, 10) for i in range(80)]
