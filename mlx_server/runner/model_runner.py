@@ -85,8 +85,8 @@ class ModelRunner:
             self._leave(request_id)
         for join in plan.joins:
             self._join(join)
-        output, state = self._forward(plan.segments) if plan.segments else (None, [])
-        state += [a for row in self._rows.values() for kv in row.tail or () for a in kv]
+        output = self._forward(plan.segments) if plan.segments else None
+        state = self._state()
         mx.async_eval(state, output.arrays() if output is not None else [])
         self._last = LaunchedStep(plan, output, state, launched_s)
         return self._last
@@ -123,8 +123,8 @@ class ModelRunner:
 
     def logits(self, segments: Sequence[Segment]) -> mx.array:
         """The forward pass alone, for the parity probe: logits `[sampled segments, vocab]`, in plan order."""
-        logits, state = self._logits(self._layout(segments), segments)
-        mx.eval(logits, state)
+        logits = self._logits(self._layout(segments), segments)
+        mx.eval(logits, self._state())
         return logits
 
     # ---- rows ----------------------------------------------------------------------------------
@@ -184,16 +184,15 @@ class ModelRunner:
 
     # ---- the forward pass ----------------------------------------------------------------------
 
-    def _forward(self, segments: Sequence[Segment]) -> tuple[SampleOutput | None, list[mx.array]]:
+    def _forward(self, segments: Sequence[Segment]) -> SampleOutput | None:
         layout = self._layout(segments)
-        logits, state = self._logits(layout, segments)
+        logits = self._logits(layout, segments)
         specs = [
             SampleSpec(s.request_id, s.start + len(s.token_ids or (0,)), s.num_generated) for s in segments if s.sample
         ]
         if not specs:
-            return None, state
-        output = self._sampler.sample(logits, specs)
-        return output, state + self._sampler.state()
+            return None
+        return self._sampler.sample(logits, specs)
 
     def _layout(self, segments: Sequence[Segment]) -> StepLayout:
         """Single tokens attend in groups of similar length, longer segments as chunks; groups come first."""
@@ -245,8 +244,8 @@ class ModelRunner:
     def _group_bytes(self, group: DecodeGroup) -> int:
         return len(group.rows) * group.width * BLOCK_SIZE * self._bytes_per_token
 
-    def _logits(self, layout: StepLayout, segments: Sequence[Segment]) -> tuple[mx.array, list[mx.array]]:
-        """Run the model. Logits of the sampled segments in plan order, and the state to evaluate."""
+    def _logits(self, layout: StepLayout, segments: Sequence[Segment]) -> mx.array:
+        """Run the model and append to the rows' tails. Logits of the sampled segments, in plan order."""
         by_id = {s.request_id: s for s in segments}
         order: list[tuple[Row, int]] = [(r, 1) for g in layout.groups for r in g.group.rows]
         order += [(c.row, c.end - c.start) for c in layout.chunks]
@@ -260,7 +259,8 @@ class ModelRunner:
         sampled = [last_row[s.request_id] for s in segments if s.sample]
         caches: list[Any] = [LayerCache(i, offset, layout) for i in range(len(self._pool.layers))]
         logits = self._model.forward(tokens[:, None], caches, mx.array(sampled, dtype=mx.int32))
-        return logits, self._advance(layout)
+        self._advance(layout)
+        return logits
 
     def _tokens(self, segments: list[Segment]) -> mx.array:
         """`int32[T]`: host tokens, and for decodes of the step before its sampled tokens, on the device."""
@@ -288,19 +288,21 @@ class ModelRunner:
     def _sampled_segments(self) -> list[Segment]:
         return [s for s in self._last.plan.segments if s.sample] if self._last is not None else []
 
-    def _advance(self, layout: StepLayout) -> list[mx.array]:
-        """Rows and groups take over the tails of this step; the arrays to evaluate."""
+    def _state(self) -> list[mx.array]:
+        """Every array that outlives the step: all are evaluated with it, so that no graph grows over steps."""
+        kvs = [kv for row in self._rows.values() for kv in row.tail or ()]
+        for group in self._groups:
+            kvs += [*group.tails, *group.kept.values()]
+        return [a for kv in kvs for a in kv] + self._sampler.state()
+
+    def _advance(self, layout: StepLayout) -> None:
+        """Rows and groups take over the tails of this step."""
         layers = range(len(self._pool.layers))
-        state: list[mx.array] = []
         for g in layout.groups:
             g.group.tails = [g.tails[i] for i in layers]
             g.group.columns += 1
             for row in g.group.rows:
                 row.tail_len += 1
-            state += [a for kv in g.group.tails for a in kv]
-            state += [a for kv in g.group.kept.values() for a in kv]
         for c in layout.chunks:
             c.row.tail = [c.tails[i] for i in layers]
             c.row.tail_len += c.end - c.start
-            state += [a for kv in c.row.tail for a in kv]
-        return state

@@ -68,9 +68,13 @@ def probe(config: dict[str, Any], servable: ServableModel) -> None:
     _expect(_difference(servable), tolerance, "its own weights")
 
 
+def _is_window(key: str) -> bool:
+    return "window" in key and key != "max_window_layers"
+
+
 def _configured_windows(config: dict[str, Any]) -> list[int]:
     """Windows that the configuration names, wherever; a model may apply one without its cache knowing."""
-    found = [v for k, v in config.items() if "window" in k and isinstance(v, int) and k != "max_window_layers"]
+    found = [v for k, v in config.items() if _is_window(k) and isinstance(v, int)]
     for part in config.values():
         if isinstance(part, dict):
             found += _configured_windows(part)
@@ -199,12 +203,12 @@ def shrink(config: dict[str, Any]) -> dict[str, Any]:
 
 
 _LAYER_KEYS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
-_SIZES: dict[str, int] = {"vocab_size": 192, "max_window_layers": 0}
-_SHRINKERS: tuple[tuple[Callable[[str], bool], Callable[[int], int]], ...] = (
-    (lambda k: "window" in k and k != "max_window_layers", lambda v: min(v, _CLONE_WINDOW)),
-    (lambda k: k == "original_max_position_embeddings", lambda v: min(v, _CLONE_CONTEXT)),
-    (lambda k: "intermediate_size" in k or k in ("ffn_dim", "n_inner"), lambda v: min(v, 64)),
-    (lambda k: k in ("num_experts", "num_local_experts", "n_routed_experts"), lambda v: min(v, 8)),
+_MOST: tuple[tuple[Callable[[str], bool], int], ...] = (
+    (lambda k: k == "vocab_size", 192),
+    (_is_window, _CLONE_WINDOW),
+    (lambda k: k == "original_max_position_embeddings", _CLONE_CONTEXT),
+    (lambda k: "intermediate_size" in k or k in ("ffn_dim", "n_inner"), 64),
+    (lambda k: k in ("num_experts", "num_local_experts", "n_routed_experts"), 8),
 )
 
 
@@ -212,18 +216,15 @@ def _shrink_part(part: dict[str, Any]) -> None:
     layers_key = next((k for k in _LAYER_KEYS if isinstance(part.get(k), int)), None)
     if layers_key is not None:
         _shrink_layers(part, layers_key)
-    if layers_key is not None:
         _shrink_heads(part)
     for key, value in part.items():
         if isinstance(value, dict):
             _shrink_part(value)
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             continue
-        if key == "vocab_size":
-            part[key] = min(value, _SIZES["vocab_size"])
-        for applies, smaller in _SHRINKERS:
+        for applies, most in _MOST:
             if applies(key):
-                part[key] = smaller(value)
+                part[key] = min(value, most)
 
 
 def _shrink_layers(part: dict[str, Any], layers_key: str) -> None:

@@ -37,10 +37,8 @@ class Admission:
         request, running = self._sets.head(), self._sets.running
         if request is None or request.in_flight or not running or running[-1].key < request.key:
             return
-        if self._tables.awaits_twin(request):
-            return
-        match = self._tables.match(request)
-        if self._tables.twin_of(request, match) is not None:
+        match = self._tables.match_unless_awaited(request)
+        if match is None:
             return
         victims = [r for r in running if request.key < r.key]
         gain = sum(len(r.block_table) for r in victims)  # at most: some may be shared with rows that stay
@@ -60,10 +58,8 @@ class Admission:
         running = self._sets.running
         if len(running) >= self._config.max_num_seqs or request.in_flight:
             return Outcome.NO_ROOM
-        if self._tables.awaits_twin(request):
-            return Outcome.WAITS_FOR_TWIN
-        match = self._tables.match(request)
-        if self._tables.twin_of(request, match) is not None:
+        match = self._tables.match_unless_awaited(request)
+        if match is None:
             return Outcome.WAITS_FOR_TWIN
         if not self._fits(request, match, 0, len(running)):
             return Outcome.NO_ROOM

@@ -30,18 +30,19 @@ class BlockTables:
         self.cache.extend_hashes(request.block_hashes, request.root_hash, request.tokens, full_blocks)
         return self.cache.match(request.tokens, request.block_hashes, request.root_hash, len(request.tokens) - 1)
 
-    def twin_of(self, request: Request, match: Match) -> str | None:
-        """Who is computing the first block that `match` lacks: better to wait for it than to repeat it."""
+    def match_unless_awaited(self, request: Request) -> Match | None:
+        """`match`, or None while a running prefill computes the first block it lacks: better to wait for that twin
+        than to repeat it. Asking again while the same block is awaited is O(1).
+        """
+        if request.awaited_hash is not None and request.awaited_hash in self._pending:
+            return None
+        match = self.match(request)
         missing = len(match.block_ids)
         if (missing + 1) * BLOCK_SIZE > len(request.tokens) - 1:
-            return None
-        twin = self._pending.get(request.block_hashes[missing])
-        request.awaited_hash = request.block_hashes[missing] if twin is not None else None
-        return twin
-
-    def awaits_twin(self, request: Request) -> bool:
-        """Whether the block for which `twin_of` found a twin is still being computed. O(1)."""
-        return request.awaited_hash is not None and request.awaited_hash in self._pending
+            return match
+        lacking = request.block_hashes[missing]
+        request.awaited_hash = lacking if lacking in self._pending else None
+        return match if request.awaited_hash is None else None
 
     def blocks_needed(self, request: Request, match: Match) -> int:
         """Blocks that admission takes out of `num_available`: new ones, and matched ones nobody held."""

@@ -102,10 +102,6 @@ class PrefixCache:
                     break
         return best
 
-    def has(self, own_hash: bytes) -> bool:
-        """Whether a full block with this hash is held."""
-        return own_hash in self._by_hash
-
     def register(self, block_id: int, parent: bytes, tokens: Sequence[int], own_hash: bytes | None) -> None:
         """The content of a held block becomes findable. A second copy of known content stays private.
 
