@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic import BeforeValidator
@@ -96,6 +96,8 @@ def _parameter(doc: SettingDoc) -> inspect.Parameter:
 def _default(field: FieldInfo) -> str:
     if field.default is None:
         return "unset"
+    if field.default == ():
+        return "none"
     if field.annotation is bool:
         return "on" if field.default else "off"
     return f"`{_size(field.default) if _is_size(field) else field.default}`"
@@ -105,6 +107,8 @@ def _legal(field: FieldInfo) -> str:
     """The constraints of a field in words, e.g. `1 to 1024`."""
     if field.annotation is bool:
         return "on or off"
+    if get_origin(field.annotation) is Literal:
+        return " or ".join(f"`{word}`" for word in get_args(field.annotation))
     for item in field.metadata:
         if pattern := getattr(item, "pattern", None):
             return " or ".join(f"`{word}`" for word in pattern.strip("^$()").split("|"))

@@ -37,12 +37,23 @@ class ContextLengthError(RequestError):
 
 
 class QueueFullError(MlxServeError):
-    """The waiting queue is at its limit. `retry_after_s` is a whole number of seconds, at least 1."""
+    """A waiting queue is at its limit. `retry_after_s` is a whole number of seconds, at least 1.
 
-    def __init__(self, limit: int, retry_after_s: int) -> None:
-        super().__init__(f"the waiting queue is full ({limit} requests); retry in {retry_after_s} s")
+    whose: the queue, for a person: that of a priority, or of an API key.
+    """
+
+    def __init__(self, limit: int, retry_after_s: int, whose: str = "the waiting queue") -> None:
+        super().__init__(f"{whose} is full ({limit} requests); retry in {retry_after_s} s")
         self.limit = limit
         self.retry_after_s = retry_after_s
+
+
+class DeadlineError(MlxServeError):
+    """The request took longer than it was allowed to."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"the request was not complete after {timeout_s:g} s, the longest it may take")
+        self.timeout_s = timeout_s
 
 
 class EngineNotReadyError(MlxServeError):

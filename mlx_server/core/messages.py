@@ -57,14 +57,22 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One sequence to generate. `request_id` is unique among those alive in the engine.
 
+    generated_token_ids: tokens generated before, by an engine that is gone or before a pause. They count against
+        `max_tokens`, are not delivered again, and the text goes on as if there had been no interruption.
     cache_salt: requests with different salts never share cached blocks.
+    tenant: on whose behalf (the id of an API key, or empty); waiting tenants share the engine fairly.
+    arrival_s: when it first arrived, in seconds of the system's monotonic clock; None: now. Keeps its place in the
+        queue over an interruption.
     """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
+    generated_token_ids: tuple[int, ...] = ()
     priority: Priority = Priority.NORMAL
     cache_salt: str = ""
+    tenant: str = ""
+    arrival_s: float | None = None
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
@@ -117,7 +125,11 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of an engine, cheap to take. The bytes are those of the device after the last step."""
+    """A snapshot of an engine, cheap to take. The bytes are those of the device after the last step.
+
+    pid: of the process that holds the model. restarts: times that it had to be replaced. resumed: requests that went
+    on in another process than they began in.
+    """
 
     running: int
     waiting: int
@@ -136,3 +148,6 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int = 0
     kept_kv_bytes: int = 0
     tail_kv_bytes: int = 0
+    pid: int = 0
+    restarts: int = 0
+    resumed: int = 0

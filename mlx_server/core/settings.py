@@ -6,10 +6,11 @@ Precedence: command-line flags, then `MLX_SERVE_*` environment variables, then t
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from mlx_server.core.errors import SettingsError
 
@@ -29,7 +30,15 @@ def parse_bytes(value: Any) -> Any:
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
+def split_names(value: Any) -> Any:
+    """`"a, b"` -> ("a", "b"). Other types pass through to pydantic."""
+    if not isinstance(value, str):
+        return value
+    return tuple(name for part in value.split(",") if (name := part.strip()))
+
+
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]
 
 
 class Settings(BaseSettings):
@@ -47,6 +56,11 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8642, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    engine: Literal["process", "inprocess"] = Field(
+        "process",
+        description="Where the model runs: in a supervised process of its own, or in the daemon's (for debugging: a "
+        "crash of the model is then one of the daemon).",
+    )
     max_model_len: int | None = Field(
         None, ge=64, description="Most tokens (prompt + answer) of one request; by default the model's context."
     )
@@ -54,7 +68,43 @@ class Settings(BaseSettings):
     max_num_batched_tokens: int = Field(
         2048, ge=64, le=65536, description="Most tokens computed in one step, decodes and prefill chunks together."
     )
-    max_queue: int = Field(256, ge=1, le=100_000, description="Most requests that wait; one more gets a 429.")
+    max_queue: int = Field(
+        256, ge=1, le=100_000, description="Most requests of one priority that wait; one more gets a 429."
+    )
+    max_queue_per_key: int = Field(
+        128, ge=1, le=100_000, description="Most requests of one API key that wait; one more gets a 429."
+    )
+    request_timeout_s: float = Field(
+        3600.0,
+        ge=1,
+        le=86_400,
+        description="Longest a request may take, waiting included; a client may ask for less with the header "
+        "x-request-timeout.",
+    )
+    slow_client_s: float = Field(
+        30.0,
+        ge=1,
+        le=3600,
+        description="A client that reads nothing of its stream for so long is dropped; its row is given to others long "
+        "before.",
+    )
+    client_timeout_s: float = Field(
+        20.0,
+        ge=1,
+        le=600,
+        description="Longest wait for the head of a request, or for the next part of its body.",
+    )
+    max_connections: int = Field(512, ge=1, le=65_535, description="Most open connections; one more is closed at once.")
+    step_timeout_s: float = Field(
+        120.0,
+        ge=1,
+        le=3600,
+        description="A step that takes longer hangs: the engine's process is replaced and its requests go on in the "
+        "next one.",
+    )
+    drain_s: float = Field(
+        15.0, ge=0, le=3600, description="After SIGTERM, how long running answers may go on; then they end with an error."
+    )
     kv_blocks: int | None = Field(None, ge=4, description="Number of 32-token KV blocks. Overrides `kv_memory`.")
     kv_memory: Bytes | None = Field(
         None, ge=1 << 20, description="Memory of the KV pool, e.g. 4GB. By default a share of what the machine has."
@@ -74,6 +124,19 @@ class Settings(BaseSettings):
     prefix_cache: bool = Field(True, description="Reuse the KV blocks of prompts and answers seen before.")
     max_body_bytes: Bytes = Field(
         32 << 20, ge=1024, description="Largest request body accepted; a larger one gets a 413."
+    )
+    allowed_hosts: Names = Field(
+        (),
+        description="More names, separated by commas, that the Host header of a request may have. Loopback names and "
+        "this machine's own are always allowed.",
+    )
+    cors_origins: Names = Field(
+        (),
+        description="Origins, separated by commas, whose web pages may use the daemon, e.g. http://localhost:3000. By "
+        "default none.",
+    )
+    keys_file: Path | None = Field(
+        None, description="File with the API keys' hashes; by default keys.json in the user's folder for settings."
     )
     tracing: bool = Field(
         False,

@@ -97,6 +97,7 @@ class StepResult(msgspec.Struct, frozen=True, gc=False):
     duration_s: seconds the device was busy with this step alone.
     memory: what the device holds after the step.
     error: None, or why the step failed; then nothing of the plan took effect.
+    culprits: the requests that alone made the step fail, where the runner can tell; empty: anybody in it may have.
     skipped: the plan was not tried, because the one before it failed.
     """
 
@@ -105,4 +106,5 @@ class StepResult(msgspec.Struct, frozen=True, gc=False):
     duration_s: float = 0.0
     memory: DeviceMemory | None = None
     error: str | None = None
+    culprits: tuple[str, ...] = ()
     skipped: bool = False
