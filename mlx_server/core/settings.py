@@ -103,7 +103,10 @@ class Settings(BaseSettings):
         "next one.",
     )
     drain_s: float = Field(
-        15.0, ge=0, le=3600, description="After SIGTERM, how long running answers may go on; then they end with an error."
+        15.0,
+        ge=0,
+        le=3600,
+        description="After SIGTERM, how long running answers may go on; then they end with an error.",
     )
     kv_blocks: int | None = Field(None, ge=4, description="Number of 32-token KV blocks. Overrides `kv_memory`.")
     kv_memory: Bytes | None = Field(
