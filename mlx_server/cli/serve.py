@@ -29,14 +29,13 @@ class EngineMaker:
         self._engine: EngineClient | None = None
 
     def __call__(self, settings: Settings, model_path: Path, on_progress: LoadProgress) -> EngineClient:
-        from mlx_server.engine.inproc import InProcessEngine
+        from mlx_server.engine.make import make_engine
 
         def progress(stage: str, fraction: float) -> None:
             on_progress(stage, fraction)
             self._on_progress(stage, fraction)
 
-        name = settings.served_model_name or settings.model
-        self._engine = InProcessEngine(settings, model_path, name, progress)
+        self._engine = make_engine(settings, model_path, progress)
         return self._engine
 
     @property

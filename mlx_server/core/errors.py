@@ -46,6 +46,7 @@ class QueueFullError(MlxServeError):
         super().__init__(f"{whose} is full ({limit} requests); retry in {retry_after_s} s")
         self.limit = limit
         self.retry_after_s = retry_after_s
+        self.whose = whose
 
 
 class DeadlineError(MlxServeError):
@@ -57,10 +58,10 @@ class DeadlineError(MlxServeError):
 
 
 class EngineNotReadyError(MlxServeError):
-    """The model is still loading."""
+    """The model is still loading, or cannot be loaded again yet."""
 
-    def __init__(self, retry_after_s: int = 2) -> None:
-        super().__init__("the model is still loading")
+    def __init__(self, retry_after_s: int = 2, message: str = "the model is still loading") -> None:
+        super().__init__(message)
         self.retry_after_s = retry_after_s
 
 

@@ -26,6 +26,11 @@ class EngineClient(Protocol):
         """Raises `EngineNotReadyError` while loading, `EngineDeadError` after a failed load or a stop."""
         ...
 
+    @property
+    def is_restarting(self) -> bool:
+        """Whether the engine is being replaced after a failure: requests are accepted, and wait for it."""
+        ...
+
     def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         """Yield deltas until one carries a `finish_reason`. The request is submitted at the first `anext`.
 

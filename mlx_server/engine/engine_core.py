@@ -1,4 +1,4 @@
-"""The async scheduling loop: feeds the generation thread, takes its results, hands tokens to their streams."""
+"""The async scheduling loop: feeds the generation thread, takes its results, hands the tokens on."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from mlx_server.core.errors import EngineDeadError
-from mlx_server.core.messages import EngineStats, FinishReason, GenerateRequest, TokenDelta
+from mlx_server.core.messages import EngineStats, GenerateRequest, TokenDelta
 from mlx_server.core.step import DeviceMemory, StepPlan, StepResult
 from mlx_server.engine.generation_thread import GenerationThread
 from mlx_server.services.batching.scheduler import Scheduler
@@ -19,43 +19,58 @@ from mlx_server.services.batching.scheduler import Scheduler
 STEPS_IN_FLIGHT = 2
 """One step runs while the next is planned and launched: its decode inputs stay on the device."""
 
+Deliver = Callable[[Sequence[TokenDelta]], None]
+"""Gets the deltas of a step, on the event loop."""
+
+NoteRows = Callable[[Sequence[str], Sequence[str]], None]
+"""Gets the requests that take and give up a row in the plan that is about to be submitted: (joined, left)."""
+
 log = logging.getLogger(__name__)
 
 
 class EngineCore:
-    """Owns the scheduler and the streams, on the event loop. The loop sleeps on an event; nothing polls."""
+    """Owns the scheduler, on the event loop. The loop sleeps on an event; nothing polls.
+
+    clock: seconds, monotonic. Of the queue alone; nothing else here depends on it.
+    """
 
     def __init__(
-        self, scheduler: Scheduler, thread: GenerationThread, clock: Callable[[], float] = time.monotonic
+        self,
+        scheduler: Scheduler,
+        thread: GenerationThread,
+        deliver: Deliver,
+        note_rows: NoteRows | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.scheduler = scheduler
         self._thread = thread
+        self._deliver = deliver
+        self._note_rows = note_rows
         self._clock = clock
         self._signal = asyncio.Event()
         self._results: deque[StepResult] = deque()
         self._in_flight: deque[StepPlan] = deque()
-        self._streams: dict[str, asyncio.Queue[TokenDelta]] = {}
+        self._step_since_s = 0.0
+        self._live: set[str] = set()
         self._drain_asked = False
         self._epoch = 0
         self._closing = False
         self._failure: BaseException | None = None
-        self._ended: str | None = None
+        self.ended: str | None = None
         self._memory: DeviceMemory | None = None
 
     # ---- in --------------------------------------------------------------------------------------
 
-    def add(self, request: GenerateRequest) -> asyncio.Queue[TokenDelta]:
-        """Submit; the queue gets every delta, the last with a finish reason.
+    def add(self, request: GenerateRequest) -> None:
+        """Submit; `deliver` gets every delta, the last with a finish reason.
 
         Raises as `Scheduler.add`, and `EngineDeadError` once the loop has ended: nobody would answer.
         """
-        if self._ended is not None:
-            raise EngineDeadError(self._ended)
+        if self.ended is not None:
+            raise EngineDeadError(self.ended)
         self.scheduler.add(request, self._clock())
-        stream: asyncio.Queue[TokenDelta] = asyncio.Queue()
-        self._streams[request.request_id] = stream
+        self._live.add(request.request_id)
         self._signal.set()
-        return stream
 
     def cancel(self, request_id: str) -> None:
         """End a request if it is alive: its row and blocks go at the next step boundary."""
@@ -86,10 +101,19 @@ class EngineCore:
             tail_kv_bytes=memory.tails,
         )
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is alive and no step in flight."""
+        return not self._live and not self._in_flight
+
+    def step_age_s(self) -> float:
+        """Seconds that the oldest step in flight has been running; 0 when there is none."""
+        return time.monotonic() - self._step_since_s if self._in_flight else 0.0
+
     # ---- the loop --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until `close`. A bug in here ends every request with its reason instead of leaving it waiting."""
+        """Until `close`. Raises what ends it before that; requests that are alive then get no further delta."""
         try:
             while not self._closing:
                 if self._failure is not None:
@@ -101,12 +125,12 @@ class EngineCore:
                     await self._signal.wait()
         except Exception as error:
             log.exception("the scheduling loop has failed")
-            self._end_all(FinishReason.ERROR, f"the engine failed: {type(error).__name__}: {error}")
+            self.ended = f"the engine failed: {type(error).__name__}: {error}"
             raise
-        self._end_all(FinishReason.ABORT, "the engine was stopped")
+        self.ended = "the engine was stopped"
 
     def close(self) -> None:
-        """Let `run` return after ending every request."""
+        """Let `run` return."""
         self._closing = True
         self._signal.set()
 
@@ -115,6 +139,7 @@ class EngineCore:
             plan, result = self._in_flight.popleft(), self._results.popleft()
             self._dispatch(self.scheduler.update(plan, result))
             self._memory = result.memory or self._memory
+            self._step_since_s = time.monotonic()
             if result.error is not None:
                 self._epoch += 1
 
@@ -128,21 +153,19 @@ class EngineCore:
                 self._thread.drain()
                 self._drain_asked = True
             return False
+        if self._note_rows is not None and (plan.joins or plan.leaves):
+            self._note_rows([join.request_id for join in plan.joins], plan.leaves)
+        if not self._in_flight:
+            self._step_since_s = time.monotonic()
         self._in_flight.append(plan)
         self._thread.submit(plan, self._epoch)
         self._drain_asked = False
         return True
 
-    def _dispatch(self, deltas: list[TokenDelta]) -> None:
-        for delta in deltas:
-            stream = self._streams.get(delta.request_id)
-            if stream is None:
-                continue
-            stream.put_nowait(delta)
+    def _dispatch(self, deltas: Sequence[TokenDelta]) -> None:
+        live = [delta for delta in deltas if delta.request_id in self._live]
+        for delta in live:
             if delta.finish_reason is not None:
-                del self._streams[delta.request_id]
-
-    def _end_all(self, reason: FinishReason, why: str) -> None:
-        self._ended = why
-        for request_id in list(self._streams):
-            self._dispatch([TokenDelta(request_id=request_id, finish_reason=reason, error=why)])
+                self._live.remove(delta.request_id)
+        if live:
+            self._deliver(live)

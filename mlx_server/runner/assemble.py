@@ -21,13 +21,17 @@ log = logging.getLogger(__name__)
 
 
 def assemble(
-    settings: Settings, path: Path, model_id: str, progress: loader.Progress
+    settings: Settings, path: Path, model_id: str, progress: loader.Progress, is_proven: bool = False
 ) -> tuple[ModelRunner, EngineInfo]:
-    """Runs on the generation thread, which owns everything that comes out. Raises `ModelLoadError`."""
+    """Runs on the generation thread, which owns everything that comes out. Raises `ModelLoadError`.
+
+    is_proven: this folder's parity has been probed before; it is not probed again.
+    """
     started_s = time.perf_counter()
     model = loader.load(path, progress)
-    progress("checking parity with the model's own forward pass", 0.0)
-    probe(model.config, model.servable)
+    if not is_proven:
+        progress("checking parity with the model's own forward pass", 0.0)
+        probe(model.config, model.servable)
     progress("allocating the KV pool", 0.0)
     bytes_per_token = sum(spec.bytes_per_token for spec in model.servable.layers)
     blocks = pool_blocks(settings, bytes_per_token, model.weight_bytes, model.context_length)

@@ -1,17 +1,10 @@
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from mlx_server.core.settings import Settings
 from mlx_server.daemon.server_thread import ServerThread
-from mlx_server.engine.client import EngineClient, LoadProgress
-
-
-def make_engine(settings: Settings, folder: Path, on_progress: LoadProgress) -> EngineClient:
-    from mlx_server.engine.inproc import InProcessEngine
-
-    return InProcessEngine(settings, folder, settings.model, on_progress)
+from mlx_server.engine.make import make_engine
 
 
 @pytest.fixture(scope="module")

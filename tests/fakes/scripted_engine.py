@@ -86,6 +86,10 @@ class ScriptedEngine:
             load_s=0.0,
         )
 
+    @property
+    def is_restarting(self) -> bool:
+        return False
+
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         _ = self.info
         if self.crash is not None:

@@ -182,9 +182,8 @@ async def test_500_requests_in_a_pool_too_small(engine: InProcessEngine, folder:
     assert stats.preemptions > 0, "the pool was meant to be too small"
     assert stats.evictions > 0
     assert stats.cached_tokens > 0
-    assert engine._core is not None
-    engine._core.scheduler.check_invariants()
-    assert engine._core._streams == {}
+    engine.host.core.scheduler.check_invariants()
+    assert engine.host.is_idle
 
 
 async def test_the_engine_answers_exactly_after_a_flood_of_cancels(engine: InProcessEngine, folder: Path) -> None:

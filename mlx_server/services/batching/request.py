@@ -67,11 +67,14 @@ class Request:
     def create(
         cls, message: GenerateRequest, key: QueueKey, now: float, root_hash: bytes, max_model_len: int
     ) -> Request:
-        """`max_tokens` is lowered to what `max_model_len` leaves after the prompt."""
-        prompt = list(message.prompt_token_ids)
+        """`max_tokens` is lowered to what `max_model_len` leaves after the prompt.
+
+        A request that was interrupted begins as one that was preempted.
+        """
+        prompt = message.prompt_token_ids
         return cls(
             request_id=message.request_id,
-            tokens=prompt,
+            tokens=[*prompt, *message.generated_token_ids],
             num_prompt_tokens=len(prompt),
             sampling=message.sampling,
             key=key,

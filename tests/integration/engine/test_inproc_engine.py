@@ -44,14 +44,12 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def scheduler_of(engine: InProcessEngine) -> Scheduler:
-    assert engine._core is not None
-    return engine._core.scheduler
+    return engine.host.core.scheduler
 
 
 async def until_idle(engine: InProcessEngine) -> None:
     """Nothing planned, nothing in flight, nothing held."""
-    core = engine._core
-    assert core is not None
+    core = engine.host.core
     await until(lambda: not core.scheduler.has_work and not core._in_flight)
     core.scheduler.check_invariants()
     assert core.scheduler.stats().blocks_used == 0
@@ -118,7 +116,7 @@ async def test_a_load_failure_reaches_everybody_who_waits() -> None:
         raise ModelLoadError("no such model")
 
     engine = engine_with(TokenPoolRunner(8))
-    engine._make_executor = load
+    engine.host._make_executor = load
     waiting = [asyncio.create_task(engine.start()) for _ in range(3)]
     await asyncio.sleep(0)
     with pytest.raises(EngineNotReadyError):
@@ -139,7 +137,7 @@ async def test_whatever_a_load_raises_is_a_model_load_error() -> None:
         raise KeyError("model_type")
 
     engine = engine_with(TokenPoolRunner(8))
-    engine._make_executor = load
+    engine.host._make_executor = load
     with pytest.raises(ModelLoadError, match="KeyError: 'model_type'"):
         await asyncio.wait_for(engine.start(), PATIENCE_S)
     await engine.close()
@@ -148,13 +146,13 @@ async def test_whatever_a_load_raises_is_a_model_load_error() -> None:
 async def test_close_while_loading_ends_the_wait_for_it() -> None:
     runner, may_load = TokenPoolRunner(8), threading.Event()
     engine = engine_with(runner)
-    load = engine._make_executor
+    load = engine.host._make_executor
 
     def slow(progress: object) -> tuple[StepExecutor, EngineInfo]:
         assert may_load.wait(PATIENCE_S)
         return load(progress)  # type: ignore[arg-type]
 
-    engine._make_executor = slow
+    engine.host._make_executor = slow
     starting = asyncio.create_task(engine.start())
     await asyncio.sleep(0)
     closing = asyncio.create_task(engine.close())
@@ -176,8 +174,8 @@ async def test_progress_is_told_on_the_event_loop() -> None:
         progress("reading", 0.5)  # type: ignore[operator]
         return runner, info
 
-    engine._make_executor = load
-    engine._on_progress = lambda stage, f: seen.append((stage, f, threading.current_thread().name))
+    engine.host._make_executor = load
+    engine.host._on_progress = lambda stage, f: seen.append((stage, f, threading.current_thread().name))
     await asyncio.wait_for(engine.start(), PATIENCE_S)
     await engine.close()
     assert seen == [("reading", 0.5, threading.main_thread().name)]
@@ -337,9 +335,9 @@ async def test_a_bug_in_the_scheduler_ends_every_stream() -> None:
 async def test_a_request_in_the_turn_in_which_the_loop_dies_is_refused() -> None:
     """Between the end of the loop and the callback that tells the engine, nobody would ever answer."""
     async with running(TokenPoolRunner(64)) as engine:
-        core = engine._core
+        core = engine.host.core
         assert core is not None
-        core._end_all(FinishReason.ERROR, "the engine failed: a bug")
+        core.ended = "the engine failed: a bug"
         with pytest.raises(EngineDeadError, match="a bug"):
             await collect(engine, request("late", [5]))
 
@@ -364,7 +362,7 @@ async def test_idle_means_no_wakeups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation_thread, "queue", SimpleNamespace(SimpleQueue=Inbox))
     runner = TokenPoolRunner(64)
     async with running(runner) as engine:
-        core = engine._core
+        core = engine.host.core
         assert core is not None
         looks: list[float] = []
 
