@@ -1,87 +1,103 @@
 """Who broke it? Finds the request that makes shared work fail, without failing an innocent one.
 
-Used twice: by the scheduler for a step that fails, and by the supervisor for an engine that dies. Both lose everything
-that was in progress, start all requests again, and must not fail for ever because of one of them.
+Used twice: by the scheduler for a step that fails, and by the supervisor for an engine that dies. Both lose what was
+in progress, start all requests again, and must not fail for ever because of one of them.
 
-The method: whoever has got further than where it stood at its last failure is beyond doubt. A failure is blamed on
-those in it that are not, or on all in it if all are. Those blamed while in doubt are suspects: from then on a suspect
-starts alone, with nobody else in doubt beside it, until it is past the point of failure. A request that is the only
-one to blame for its second failure in a row is the culprit.
+The method: a request that starts is in doubt until it has got on, and after a failure until it is past the point of
+that failure. Those that were in doubt in a failure are suspects: from then on a suspect starts alone, with nobody else
+in doubt beside it. Who was the only one in doubt is the prime suspect, and starts before the others. Only what failed
+`MAX_FAILURES` times in a row with nothing else in it is the culprit, so no innocent request is ever failed, however
+many others are to blame (`test_an_innocent_request_is_never_the_culprit`).
+
+A request that always fails at some point is found after at most five failures: one in which it was beyond doubt, one in
+which it was not, one on trial beside others beyond doubt, and two alone; after two when it is alone from the start
+(`test_whoever_always_fails_is_found_in_five_failures`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 MAX_FAILURES = 2
-"""Failures in a row after which the only one to blame is failed itself."""
+"""Failures in a row, with nothing else in them, after which a request is failed itself."""
 
 
 class Blame:
-    """Positions are any count that grows as a request gets on: tokens computed, tokens delivered."""
+    """Positions are any count that grows as a request gets on: tokens computed, tokens delivered.
+
+    in_doubt: those that have started and not got on since; only for them need `progressed` be called. For reading.
+    """
 
     def __init__(self) -> None:
-        self._failures: dict[str, int] = {}  # in a row, without getting past the point of failure
+        self.in_doubt: set[str] = set()
         self._goal: dict[str, int] = {}  # the position that ends the doubt
-        self._cleared: set[str] = set()  # got on since they last started
+        self._alone: dict[str, int] = {}  # failures in a row with nothing else in them
         self._suspects: dict[str, None] = {}  # in the order in which they became suspects
+        self._prime: str | None = None
         self._on_trial: str | None = None
 
     @property
-    def suspects(self) -> tuple[str, ...]:
-        """Those that may only start alone, the one on trial included."""
-        return tuple(self._suspects)
+    def candidates(self) -> Collection[str] | None:
+        """Those that may start now, one of them; None: anybody."""
+        if self._on_trial is not None:
+            return ()
+        if self._prime is not None:
+            return (self._prime,)
+        return self._suspects.keys() or None
 
     def may_start(self, request_id: str) -> bool:
-        """Whether a request may start now: anybody while there is no suspect, else one suspect at a time."""
-        if self._on_trial is not None:
-            return False
-        return not self._suspects or request_id in self._suspects
+        """Whether a request may start now. One on trial may, should it have to start again."""
+        candidates = self.candidates
+        return candidates is None or request_id in candidates or request_id == self._on_trial
 
     def started(self, request_id: str) -> None:
         """Call when a request starts, or starts again."""
-        self._cleared.discard(request_id)
+        self.in_doubt.add(request_id)
         if request_id in self._suspects:
             self._on_trial = request_id
 
     def stopped(self, request_id: str) -> None:
         """Call when a request is taken out without a fault of its own (preempted, paused)."""
+        self.in_doubt.discard(request_id)
         if self._on_trial == request_id:
             self._on_trial = None
 
+    def all_stopped(self) -> None:
+        """Call when everybody has to start again by no fault of theirs."""
+        self.in_doubt.clear()
+        self._on_trial = None
+
     def progressed(self, request_id: str, position: int) -> None:
         """Call when work up to `position` has succeeded."""
-        if position < self._goal.get(request_id, 0):
-            return
-        self._cleared.add(request_id)
-        self._failures.pop(request_id, None)
-        self._goal.pop(request_id, None)
-        self._suspects.pop(request_id, None)
-        self.stopped(request_id)
+        if position >= self._goal.get(request_id, 0):
+            self.forget(request_id)
 
     def forget(self, request_id: str) -> None:
         """Call when a request has ended."""
-        self._failures.pop(request_id, None)
         self._goal.pop(request_id, None)
+        self._alone.pop(request_id, None)
         self._suspects.pop(request_id, None)
-        self._cleared.discard(request_id)
+        if self._prime == request_id:
+            self._prime = None
         self.stopped(request_id)
 
     def failed(self, positions: Mapping[str, int]) -> str | None:
-        """Shared work has failed, and everybody has to start again. The culprit, if it is known now.
+        """Shared work has failed, and everybody starts again. The culprit, if it is known now; it is forgotten.
 
         positions: of the requests that were in it, the position that each would have reached.
         """
-        in_doubt = [r for r in positions if r not in self._cleared]
-        blamed = in_doubt or list(positions)
-        self._cleared.clear()
-        self._on_trial = None
-        for request_id in blamed:
-            self._failures[request_id] = self._failures.get(request_id, 0) + 1
-            self._goal[request_id] = max(positions[request_id], self._goal.get(request_id, 0))
-        if len(blamed) == 1 and self._failures[blamed[0]] >= MAX_FAILURES:
-            self.forget(blamed[0])
-            return blamed[0]
-        for request_id in in_doubt:
-            self._suspects[request_id] = None
+        in_doubt = [r for r in positions if r in self.in_doubt]
+        self.all_stopped()
+        for request_id, position in positions.items():
+            self._goal[request_id] = max(position, self._goal.get(request_id, 0))
+        if len(positions) == 1:
+            (alone,) = positions
+            self._alone[alone] = self._alone.get(alone, 0) + 1
+            if self._alone[alone] >= MAX_FAILURES:
+                self.forget(alone)
+                return alone
+            in_doubt = [alone]
+        self._suspects.update(dict.fromkeys(in_doubt))
+        if len(in_doubt) == 1:
+            self._prime = in_doubt[0]
         return None

@@ -69,6 +69,14 @@ class EngineDeadError(MlxServeError):
     """The engine has stopped and answers nothing more."""
 
 
+class RowError(MlxServeError):
+    """A step cannot be executed because of one request alone: the others in it are not to blame."""
+
+    def __init__(self, request_id: str, message: str) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+
+
 class GenerationError(MlxServeError):
     """This request failed inside the engine; others are not affected."""
 

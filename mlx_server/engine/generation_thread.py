@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from mlx_server.core.errors import RowError
 from mlx_server.core.messages import EngineInfo
 from mlx_server.core.step import StepPlan, StepResult
 
@@ -165,7 +166,9 @@ class GenerationThread:
         log.error("step %d failed", plan.step_id, exc_info=error)
         self._failed_epoch = self._epoch
         executor.reset()
-        self._deliver(self._on_result, StepResult(plan.step_id, error=f"{type(error).__name__}: {error}"))
+        culprits = (error.request_id,) if isinstance(error, RowError) else ()
+        why = f"{type(error).__name__}: {error}"
+        self._deliver(self._on_result, StepResult(plan.step_id, error=why, culprits=culprits))
         launched, self._pending = self._pending, None
         if launched is not None:
             self._skip(launched[0])

@@ -188,6 +188,7 @@ def _scheduler_config(settings: Settings, info: EngineInfo) -> SchedulerConfig:
         max_num_seqs=info.max_num_seqs,
         max_num_batched_tokens=info.max_num_batched_tokens,
         max_queue=settings.max_queue,
+        max_queue_per_tenant=settings.max_queue_per_key,
         step_target_s=settings.step_target_ms / 1000,
         prefix_cache=settings.prefix_cache,
     )

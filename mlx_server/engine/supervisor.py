@@ -202,7 +202,7 @@ class SupervisedEngine:
                 continue
             if delta.finish_reason is not None:
                 ended.append(stream)
-            else:
+            elif stream.id in self._blame.in_doubt:
                 self._blame.progressed(stream.id, len(stream.tokens) + len(delta.token_ids))
         self._streams.deliver(deltas)
         for stream in ended:

@@ -13,6 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlx_server.core.errors import RowError
 from mlx_server.core.step import BLOCK_SIZE, Commit, DeviceMemory, Join, Segment, StepPlan, StepResult
 from mlx_server.runner.attention import ChunkRows, GroupRows, LayerCache, StepLayout
 from mlx_server.runner.kv_pool import KVPool
@@ -76,7 +77,7 @@ class ModelRunner:
         return sum(row.num_computed for row in self._rows.values())
 
     def launch(self, plan: StepPlan) -> LaunchedStep:
-        """Start a step. Nothing may raise after rows have changed but a device error; then call `reset`."""
+        """Start a step. Raises `RowError` for a row that cannot take part; after any error, call `reset`."""
         launched_s = time.perf_counter()
         if plan.commits:
             self._drain()
@@ -162,7 +163,8 @@ class ModelRunner:
         for row, commit in zip(rows, commits, strict=True):
             n, blocks = commit.num_tokens, len(commit.block_ids)
             if not 0 < n <= row.tail_len or blocks != -(-n // BLOCK_SIZE):
-                raise ValueError(f"{row.request_id}: {n} of {row.tail_len} tokens cannot be written to {blocks} blocks")
+                why = f"{n} of {row.tail_len} tokens cannot be written to {blocks} blocks"
+                raise RowError(row.request_id, why)
 
     def _leave(self, request_id: str) -> None:
         row = self._rows.pop(request_id)
@@ -171,11 +173,14 @@ class ModelRunner:
         self._sampler.leave(request_id)
 
     def _join(self, join: Join) -> None:
-        self._pool.check(join.block_ids)
-        row = Row(join.request_id, join.sampling, list(join.block_ids))
-        if join.tail_source is not None:
-            copy_tail(row, self._pool, *join.tail_source)
-        self._sampler.join(join)
+        try:
+            self._pool.check(join.block_ids)
+            row = Row(join.request_id, join.sampling, list(join.block_ids))
+            if join.tail_source is not None:
+                copy_tail(row, self._pool, *join.tail_source)
+            self._sampler.join(join)
+        except (ValueError, IndexError) as error:
+            raise RowError(join.request_id, str(error)) from error
         self._rows[join.request_id] = row
 
     def _dissolve(self, group: DecodeGroup) -> None:
@@ -201,7 +206,7 @@ class ModelRunner:
         for segment in segments:
             row = self._rows[segment.request_id]
             if row.num_computed != segment.start:
-                raise RuntimeError(f"{row.request_id} is at {row.num_computed}, the plan says {segment.start}")
+                raise RowError(row.request_id, f"it is at {row.num_computed}, the plan says {segment.start}")
             n = len(segment.token_ids) if segment.token_ids is not None else 1
             if n == 1:
                 singles.setdefault(width_class(len(row.blocks)), []).append(row)
@@ -272,10 +277,9 @@ class ModelRunner:
                 from_device.append(last[segment.request_id])
                 host.append(0)
             else:
+                self._check_ids(segment)
                 from_device.extend([-1] * len(segment.token_ids))
                 host.extend(segment.token_ids)
-        if min(host) < 0 or max(host) >= self._model.vocab_size:  # the device checks no index
-            raise ValueError(f"a token id of the step is outside the vocabulary 0..{self._model.vocab_size - 1}")
         if max(from_device) < 0:
             return mx.array(host, dtype=mx.int32)
         assert self._last is not None and self._last.output is not None
@@ -284,6 +288,12 @@ class ModelRunner:
         if min(from_device) >= 0:
             return on_device
         return mx.where(index >= 0, on_device, mx.array(host, dtype=mx.int32))
+
+    def _check_ids(self, segment: Segment) -> None:
+        """The device checks no index."""
+        ids, vocab_size = segment.token_ids or (0,), self._model.vocab_size
+        if min(ids) < 0 or max(ids) >= vocab_size:
+            raise RowError(segment.request_id, f"a token id is outside the vocabulary 0..{vocab_size - 1}")
 
     def _sampled_segments(self) -> list[Segment]:
         return [s for s in self._last.plan.segments if s.sample] if self._last is not None else []

@@ -33,22 +33,28 @@ class Admission:
         self._counters = counters
 
     def make_room_for_head(self, draft: PlanDraft) -> None:
-        """The most important waiting request may take the place of less important running ones."""
+        """The most important waiting request may take the place of less important running ones.
+
+        A suspect of a failed step takes that of anybody: until it is tried, nobody else may start.
+        """
         request, running = self._sets.head(), self._sets.running
-        if request is None or request.in_flight or not running or running[-1].key < request.key:
+        if request is None or request.in_flight or not running or not self._yields(running[-1], request):
             return
         match = self._tables.match_unless_awaited(request)
         if match is None:
             return
-        victims = [r for r in running if request.key < r.key]
+        victims = [r for r in running if self._yields(r, request)]
         gain = sum(len(r.block_table) for r in victims)  # at most: some may be shared with rows that stay
         if not self._fits(request, match, gain, len(running) - len(victims)):
             return
-        while running and request.key < running[-1].key:
+        while running and self._yields(running[-1], request):
             rows_full = len(running) >= self._config.max_num_seqs
             if not rows_full and self._fits(request, self._tables.match(request), 0, len(running)):
                 return
             self._sets.preempt(running[-1], draft)
+
+    def _yields(self, running: Request, request: Request) -> bool:
+        return request.key < running.key or self._sets.blame.candidates is not None
 
     def admit(self, request: Request, draft: PlanDraft, now: float) -> Outcome:
         """Give the head of the queue a row and blocks, if there is room for it.

@@ -11,6 +11,7 @@ from mlx_server.core.step import BLOCK_SIZE
 class SchedulerConfig:
     """model_identity: root of every block hash. num_blocks: physical KV blocks.
 
+    max_queue: most requests of one priority that wait. max_queue_per_tenant: of one tenant.
     step_target_s: a step with decodes in it should take no longer because of prefill.
     Raises ValueError where the numbers do not fit together.
     """
@@ -22,6 +23,7 @@ class SchedulerConfig:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     max_queue: int = 256
+    max_queue_per_tenant: int = 256
     step_target_s: float = 0.12
     prefix_cache: bool = True
 

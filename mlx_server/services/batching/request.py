@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from mlx_server.core.messages import GenerateRequest, SamplingParams
+from mlx_server.core.messages import GenerateRequest, Priority, SamplingParams
 from mlx_server.core.step import BLOCK_SIZE
 from mlx_server.services.batching.request_queue import QueueKey
 
@@ -41,10 +41,13 @@ class Request:
     in_flight: samples planned whose tokens are not known yet (at most 2: one step ahead).
     block_table: physical blocks of positions [0, len * BLOCK_SIZE), reserved ahead of the commit.
     block_hashes: chained hashes of the full blocks of `tokens`, as far as computed.
+    charged_tokens: for which its tenant was charged when it came (see `fair_share.py`).
     awaited_hash: of the block that a twin was computing when this request last tried to be admitted.
     """
 
     request_id: str
+    tenant: str
+    priority: Priority
     tokens: list[int]
     num_prompt_tokens: int
     sampling: SamplingParams
@@ -61,26 +64,28 @@ class Request:
     cached_tokens: int = 0
     queue_s: float = 0.0
     admissions: int = 0
+    charged_tokens: float = 0.0
     awaited_hash: bytes | None = None
 
     @classmethod
     def create(
-        cls, message: GenerateRequest, key: QueueKey, now: float, root_hash: bytes, max_model_len: int
+        cls, message: GenerateRequest, key: QueueKey, arrival_s: float, root_hash: bytes, max_tokens: int
     ) -> Request:
-        """`max_tokens` is lowered to what `max_model_len` leaves after the prompt.
-
-        A request that was interrupted begins as one that was preempted.
+        """max_tokens: what is left of the message's after the prompt. One that was interrupted begins as one that was
+        preempted.
         """
         prompt = message.prompt_token_ids
         return cls(
             request_id=message.request_id,
+            tenant=message.tenant,
+            priority=Priority(message.priority),
             tokens=[*prompt, *message.generated_token_ids],
             num_prompt_tokens=len(prompt),
             sampling=message.sampling,
             key=key,
-            arrival_s=now,
+            arrival_s=arrival_s,
             root_hash=root_hash,
-            max_tokens=min(message.sampling.max_tokens, max_model_len - len(prompt)),
+            max_tokens=max_tokens,
         )
 
     def move_to(self, state: RequestState) -> None:

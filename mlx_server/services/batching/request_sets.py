@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bisect import insort
 
+from mlx_server.core.blame import Blame
 from mlx_server.services.batching.block_tables import BlockTables
 from mlx_server.services.batching.config import Counters
 from mlx_server.services.batching.plan_draft import PlanDraft
+from mlx_server.services.batching.queue_limits import QueueLimits
 from mlx_server.services.batching.request import Request, RequestState
 from mlx_server.services.batching.request_queue import RequestQueue
 
@@ -14,15 +16,19 @@ from mlx_server.services.batching.request_queue import RequestQueue
 class RequestSets:
     """waiting: by key. running: those with a row, in key order. ending: finished, row and blocks go at the next
     step boundary. A finished request is remembered until no sample of it is in flight any more.
+
+    blame: of failed steps; hears of everybody who starts, stops and ends.
     """
 
-    def __init__(self, tables: BlockTables, counters: Counters) -> None:
+    def __init__(self, tables: BlockTables, counters: Counters, limits: QueueLimits) -> None:
+        self.blame = Blame()
         self.waiting = RequestQueue()
         self.running: list[Request] = []
         self.ending: list[Request] = []
         self._all: dict[str, Request] = {}
         self._tables = tables
         self._counters = counters
+        self._limits = limits
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._all
@@ -35,19 +41,26 @@ class RequestSets:
         return self._all.get(request_id)
 
     def head(self) -> Request | None:
-        """The most important waiting request."""
+        """The most important waiting request; after a failed step, of those that may start."""
+        candidates = self.blame.candidates
+        if candidates is not None:
+            waiting = (self._all[r] for r in candidates if r in self.waiting)
+            return min(waiting, key=lambda r: r.key, default=None)
         head = self.waiting.peek()
         return self._all[head] if head is not None else None
 
     def add(self, request: Request) -> None:
         """A newcomer waits."""
+        self._limits.enter(request.priority, request.tenant)
         self._all[request.request_id] = request
         self.waiting.push(request.request_id, request.key)
 
     def start(self, request: Request) -> None:
         """From waiting to running, with a row and blocks."""
+        self._leave_queue(request)
         self.waiting.remove(request.request_id)
         request.move_to(RequestState.PREFILL)
+        self.blame.started(request.request_id)
         insort(self.running, request, key=lambda r: r.key)
 
     def preempt(self, request: Request, draft: PlanDraft) -> None:
@@ -55,17 +68,20 @@ class RequestSets:
         self.running.remove(request)
         self._leave(request, draft)
         request.move_to(RequestState.WAITING)
+        self.blame.stopped(request.request_id)
         self.waiting.push(request.request_id, request.key)
         self._counters.preemptions += 1
 
     def finish(self, request: Request) -> None:
         """The request has ended, wherever it was."""
+        self._leave_queue(request)
         if request.is_running:
             self.running.remove(request)
             self.ending.append(request)
         else:
             self.waiting.remove(request.request_id)
         request.move_to(RequestState.FINISHED)
+        self.blame.forget(request.request_id)
         self._counters.requests_finished += 1
         self.forget_if_over(request)
 
@@ -78,6 +94,7 @@ class RequestSets:
 
     def reset(self) -> None:
         """The runner has dropped every row: all that run start again from the cache."""
+        self.blame.all_stopped()
         running, self.running = self.running, []
         for request in running:
             self._tables.release(request)
@@ -92,6 +109,10 @@ class RequestSets:
         """Call when a finished request's last sample in flight has come back."""
         if request.state is RequestState.FINISHED and not request.in_flight and request not in self.ending:
             del self._all[request.request_id]
+
+    def _leave_queue(self, request: Request) -> None:
+        if request.admissions == 0:
+            self._limits.leave(request.priority, request.tenant)
 
     def _leave(self, request: Request, draft: PlanDraft) -> None:
         draft.add_commit(self._tables.commit(request, final=True))

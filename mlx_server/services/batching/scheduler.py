@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 
-from mlx_server.core.errors import ContextLengthError, QueueFullError, RequestError
+from mlx_server.core.errors import ContextLengthError, RequestError
 from mlx_server.core.messages import EngineStats, FinishReason, GenerateRequest, Priority, TokenDelta
-from mlx_server.core.step import BLOCK_SIZE, SampledToken, StepPlan, StepResult
+from mlx_server.core.step import BLOCK_SIZE, SampledToken, Segment, StepPlan, StepResult
 from mlx_server.services.batching.admission import Admission, Outcome
 from mlx_server.services.batching.block_tables import BlockTables
 from mlx_server.services.batching.config import Counters, SchedulerConfig
+from mlx_server.services.batching.fair_share import FairShare
 from mlx_server.services.batching.plan_draft import PlanDraft
 from mlx_server.services.batching.prefill_budget import PrefillBudget
 from mlx_server.services.batching.prefix_cache import PrefixCache, root_hash
+from mlx_server.services.batching.queue_limits import QueueLimits
 from mlx_server.services.batching.request import Request, RequestState
 from mlx_server.services.batching.request_queue import queue_key
 from mlx_server.services.batching.request_sets import RequestSets
@@ -44,7 +46,9 @@ class Scheduler:
         self.cache = PrefixCache(config.num_blocks, enabled=config.prefix_cache)
         self.counters = Counters()
         self._tables = BlockTables(self.cache)
-        self._sets = RequestSets(self._tables, self.counters)
+        self._limits = QueueLimits(config.max_queue, config.max_queue_per_tenant)
+        self._sets = RequestSets(self._tables, self.counters, self._limits)
+        self._shares = FairShare()
         self._admission = Admission(config, self._sets, self._tables, self.counters)
         self._times = StepTimePredictor()
         self._undelivered: list[TokenDelta] = []
@@ -60,7 +64,10 @@ class Scheduler:
     # ---- requests in and out -------------------------------------------------------------------
 
     def add(self, message: GenerateRequest, now: float) -> None:
-        """Queue a request. Raises `QueueFullError`, `ContextLengthError` or `RequestError`."""
+        """Queue a request. Raises `QueueFullError`, `ContextLengthError` or `RequestError`.
+
+        One that was interrupted has been let in before: it keeps the place of its arrival, and no queue is too full.
+        """
         prompt_len = len(message.prompt_token_ids)
         if prompt_len == 0:
             raise RequestError("the prompt is empty; at least one token is needed", field="prompt")
@@ -70,12 +77,21 @@ class Scheduler:
             raise RequestError("max_tokens must be at least 1", field="max_tokens")
         if message.request_id in self._sets:
             raise RequestError(f"request id {message.request_id!r} is in use", field="request_id")
-        if len(self._sets.waiting) >= self.config.max_queue:
-            raise QueueFullError(self.config.max_queue, max(1, math.ceil(self._finish_gap_s)))
+        max_tokens = min(message.sampling.max_tokens, self.config.max_model_len - prompt_len)
+        if len(message.generated_token_ids) >= max_tokens:
+            raise RequestError("every token that was asked for is generated already", field="generated_token_ids")
+        priority, arrival_s = Priority(message.priority), now
+        if message.arrival_s is not None:
+            arrival_s = min(message.arrival_s, now)
+        else:
+            self._limits.check(priority, message.tenant, max(1, math.ceil(self._finish_gap_s)))
         self._seq += 1
-        key = queue_key(now, Priority(message.priority), self._seq)
+        charge = self._shares.charge(message.tenant, priority, arrival_s, prompt_len, max_tokens)
+        key = queue_key(charge.rank_s, priority, self._seq)
         root = root_hash(self.config.model_identity, message.cache_salt)
-        self._sets.add(Request.create(message, key, now, root, self.config.max_model_len))
+        request = Request.create(message, key, arrival_s, root, max_tokens)
+        request.charged_tokens = charge.tokens
+        self._sets.add(request)
 
     def cancel(self, request_id: str) -> bool:
         """End a request wherever it is; its blocks are free at the next `schedule`. False: not alive."""
@@ -99,6 +115,8 @@ class Scheduler:
         self, request: Request, reason: FinishReason, error: str | None = None, token: SampledToken | None = None
     ) -> TokenDelta:
         self._sets.finish(request)
+        used = request.num_generated + (request.num_prompt_tokens - request.cached_tokens if request.admissions else 0)
+        self._shares.settle(request.tenant, request.priority, request.charged_tokens, used)
         return _delta(request, token, reason, error)
 
     # ---- schedule ------------------------------------------------------------------------------
@@ -209,6 +227,9 @@ class Scheduler:
         self.counters.steps += 1
         if plan.segments:
             self._times.observe(result.duration_s, units)
+            self._shares.observe_step(plan.num_tokens, result.duration_s)
+        if self._sets.blame.in_doubt:
+            self._clear_of_doubt(plan)
         deltas = []
         sampling = [segment for segment in plan.segments if segment.sample]
         for segment, token in zip(sampling, result.sampled, strict=True):
@@ -241,12 +262,19 @@ class Scheduler:
             gap_s = max(self._now - self._last_finish_s, 0.0)
             self._finish_gap_s += 0.2 * (gap_s - self._finish_gap_s)
         self._last_finish_s = self._now
+        self._shares.observe_answer(request.num_generated)
         return self._finish(request, reason, token=token)
+
+    def _clear_of_doubt(self, plan: StepPlan) -> None:
+        blame = self._sets.blame
+        for segment in plan.segments:
+            if segment.request_id in blame.in_doubt:
+                blame.progressed(segment.request_id, _end(segment))
 
     def _step_failed(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
         """Nothing of the plan took effect, and the runner has dropped every row.
 
-        A failed step ends the requests it computed; all others start again from the cache. A plan that
+        Who is to blame for a failed step ends with its reason; all others start again from the cache. A plan that
         was skipped behind it only gives back what it had promised.
         """
         self._recovering = True
@@ -257,8 +285,8 @@ class Scheduler:
         deltas = []
         if not result.skipped:
             self.counters.failed_steps += 1
-            for segment in plan.segments:
-                request = self._sets.get(segment.request_id)
+            for request_id in self._culprits(plan, result):
+                request = self._sets.get(request_id)
                 if request is not None and request.state is not RequestState.FINISHED:
                     deltas.append(self._finish(request, FinishReason.ERROR, result.error))
         self._sets.reset()
@@ -266,6 +294,16 @@ class Scheduler:
             if (request := self._sets.get(request_id)) is not None:
                 self._sets.forget_if_over(request)
         return deltas
+
+    def _culprits(self, plan: StepPlan, result: StepResult) -> tuple[str, ...]:
+        """Known by the runner, or found by trial. A request that has ended meanwhile is nobody to blame."""
+        if known := tuple(r for r in result.culprits if r in self._sets):
+            return known
+        touched = [self._sets.get(r) for r in _rows_of(plan)]
+        reached = {r.request_id: r.num_computed for r in touched if r and r.state is not RequestState.FINISHED}
+        reached |= {s.request_id: _end(s) for s in plan.segments if s.request_id in reached}
+        culprit = self._sets.blame.failed(reached)
+        return () if culprit is None else (culprit,)
 
     # ---- observation ---------------------------------------------------------------------------
 
@@ -304,6 +342,16 @@ class Scheduler:
             raise RuntimeError("running requests are not in key order")
         if len(running) > self.config.max_num_seqs:
             raise RuntimeError("more rows than max_num_seqs")
+
+
+def _rows_of(plan: StepPlan) -> set[str]:
+    """Every request that could make the step fail."""
+    return {part.request_id for part in (*plan.joins, *plan.commits, *plan.segments)}
+
+
+def _end(segment: Segment) -> int:
+    """The position behind its last token."""
+    return segment.start + (1 if segment.token_ids is None else len(segment.token_ids))
 
 
 def _delta(request: Request, token: SampledToken | None, reason: FinishReason | None, error: str | None) -> TokenDelta:

@@ -12,7 +12,7 @@ TEXT = prompt_of(150)
 
 
 def made(name: str, n: int) -> Request:
-    return Request.create(request(name, TEXT[:n]), QueueKey(0.0, 1), 0.0, root_hash("m", ""), max_model_len=1000)
+    return Request.create(request(name, TEXT[:n]), QueueKey(0.0, 1), 0.0, root_hash("m", ""), max_tokens=8)
 
 
 def admitted(tables: BlockTables, name: str, n: int) -> Request:

@@ -13,7 +13,7 @@ LEGAL = {(W, P), (W, F), (P, D), (P, W), (P, F), (D, W), (D, F)}
 
 
 def made(state: RequestState) -> Request:
-    r = Request.create(request("r", [1, 2, 3]), QueueKey(0.0, 1), 0.0, b"", max_model_len=100)
+    r = Request.create(request("r", [1, 2, 3]), QueueKey(0.0, 1), 0.0, b"", max_tokens=8)
     r.state = state
     return r
 
@@ -28,11 +28,6 @@ def test_only_the_edges_of_the_table_are_legal(before: RequestState, after: Requ
         with pytest.raises(IllegalTransitionError, match=f"r: {before.value} -> {after.value}"):
             r.move_to(after)
         assert r.state is before
-
-
-def test_max_tokens_is_lowered_to_what_the_context_leaves() -> None:
-    r = Request.create(request("r", [1] * 30, max_tokens=50), QueueKey(0.0, 1), 0.0, b"", max_model_len=64)
-    assert r.max_tokens == 34
 
 
 def test_blocks_for() -> None:
