@@ -45,9 +45,7 @@ class World:
 
 
 def world() -> World:
-    made = lockstep(
-        256, max_num_seqs=2, max_num_batched_tokens=128, max_queue=1000, max_queue_per_tenant=1000, **config
-    )
+    made = lockstep(256, max_num_seqs=2, max_num_batched_tokens=128, max_queue=1000, max_queue_per_tenant=1000)
     made.runner._duration_s = lambda plan: STEP_S
     return World(made)
 
