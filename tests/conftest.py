@@ -1,6 +1,7 @@
 """For every test: OpenBLAS comes before MLX, whichever test module imports MLX first."""
 
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,3 +15,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("macos") is not None:
             item.add_marker(pytest.mark.skip(reason="needs macOS"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whoever runs the tests may have API keys; daemons of tests have none but those a test gives them."""
+    path = tmp_path_factory.mktemp("keys") / "keys.json"
+    path.touch(mode=0o600)
+    path.write_text('{"version": 1, "keys": []}')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLX_SERVE_KEYS_FILE", str(path))
+        yield

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mlx_server.cli.chat_backend import chat_backend
-from mlx_server.cli.chat_client import ChatClient, ChatError
+from mlx_server.cli.chat_backend import Backend, chat_backend
+from mlx_server.cli.chat_client import KEY_VARIABLE, ChatError
 from mlx_server.cli.chat_commands import COMMANDS
 from mlx_server.cli.chat_input import ChatPrompt, history_path
 from mlx_server.cli.chat_loop import chat_loop, chat_once
@@ -31,6 +31,10 @@ def chat(
     url: Annotated[
         str | None,
         typer.Option(help="Daemon to talk to. By default the local one; when none answers, one is started."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(envvar=KEY_VARIABLE, help="API key, where the daemon needs one; other users see it in a flag."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model to chat with, as for serve.")] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
@@ -54,8 +58,8 @@ def chat(
                 raise typer.BadParameter(str(error)) from error
     console = Console(stderr=question is not None)
     try:
-        with chat_backend(url, model, console) as address:
-            asyncio.run(_run(session, address, console, question))
+        with chat_backend(url, model, key, console) as backend:
+            asyncio.run(_run(session, backend, console, question))
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:
@@ -64,10 +68,10 @@ def chat(
         raise typer.Exit(EXIT_BROKEN_PIPE) from None
 
 
-async def _run(session: ChatSession, url: str, console: Console, question: str | None) -> None:
-    async with ChatClient(url) as client:
+async def _run(session: ChatSession, backend: Backend, console: Console, question: str | None) -> None:
+    async with backend.client() as client:
         health = await client.health()
-        session.model = health.model if health else session.model
+        session.model = (health and health.model) or session.model
         if question is not None:
             await chat_once(session, client, question)
             return

@@ -16,6 +16,7 @@ import msgspec
 from mlx_server.core.errors import MlxServeError
 from mlx_server.core.messages import EngineStats
 
+KEY_VARIABLE = "MLX_SERVE_API_KEY"
 CONNECT_TIMEOUT_S = 5.0
 STREAM_TIMEOUT = httpx2.Timeout(CONNECT_TIMEOUT_S, read=None)
 """No read timeout: a long prompt is silent for long, and the person can interrupt."""
@@ -50,7 +51,7 @@ class AnswerEnd:
 
 
 class Health(msgspec.Struct, kw_only=True):
-    """What GET /health says. status: 'ok', 'loading' or 'dead'."""
+    """What GET /health says. status: 'ok', 'loading', 'restarting', 'draining' or 'failed'."""
 
     status: str
     model: str = ""
@@ -95,12 +96,16 @@ class _Chunk(msgspec.Struct):
 
 
 class ChatClient:
-    """One daemon at `url`. Use as an async context manager. Methods raise `ChatError` and nothing else."""
+    """One daemon at `url`. Use as an async context manager. Methods raise `ChatError` and nothing else.
 
-    def __init__(self, url: str, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+    key: the API key, where the daemon needs one.
+    """
+
+    def __init__(self, url: str, transport: httpx2.AsyncBaseTransport | None = None, *, key: str | None = None) -> None:
         self.url = url.rstrip("/")
         self._http = httpx2.AsyncClient(
             base_url=self.url,
+            headers={} if key is None else {"authorization": _bearer(key)},
             timeout=CONNECT_TIMEOUT_S,
             transport=transport,
             # A proxy from the environment cannot reach this machine's loopback.
@@ -131,6 +136,8 @@ class ChatClient:
             response = await self._http.get("/v1/models/" + quote(model))
         except httpx2.HTTPError as error:
             raise ChatError(f"{self.url} does not answer: {_cause(error)}") from error
+        if response.status_code not in (httpx2.codes.OK, httpx2.codes.NOT_FOUND):
+            raise _refusal(response, response.content)
         return response.status_code == httpx2.codes.OK
 
     async def answer(self, body: dict[str, Any]) -> AsyncGenerator[TextPart | AnswerEnd, None]:
@@ -221,6 +228,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _bearer(key: str) -> str:
+    if not (key.isascii() and key.isprintable()):
+        raise ChatError("the API key holds characters that no key has")
+    return f"Bearer {key}"
+
+
 def _refusal(response: httpx2.Response, body: bytes) -> ChatError:
     """The error for a status other than 200, with what to do about it where that is known."""
     try:
@@ -230,6 +243,8 @@ def _refusal(response: httpx2.Response, body: bytes) -> ChatError:
     message = error.message or f"the daemon answered {response.status_code}"
     if error.code == "context_length_exceeded":
         return ChatError(f"{message} (/undo takes back the last exchange, /new starts afresh)")
+    if response.status_code == httpx2.codes.UNAUTHORIZED:
+        return ChatError(f"{message} (--key or {KEY_VARIABLE} gives one)")
     if response.status_code == httpx2.codes.TOO_MANY_REQUESTS:
         return ChatError(f"the daemon is busy: {message} (/retry asks again)")
     return ChatError(message)

@@ -11,6 +11,7 @@ import typer
 import mlx_server
 from mlx_server.cli.chat import chat
 from mlx_server.cli.flags import with_settings
+from mlx_server.cli.keys import keys
 from mlx_server.cli.serve import serve
 from mlx_server.core.errors import MlxServeError, SettingsError
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command("serve")(with_settings(serve))
 app.command("chat")(chat)
+app.add_typer(keys)
 
 
 def _version(wanted: bool) -> None:

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from mlx_server.core.errors import SettingsError
@@ -37,8 +37,28 @@ def split_names(value: Any) -> Any:
     return tuple(name for part in value.split(",") if (name := part.strip()))
 
 
+def check_host_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Lower case; raises `ValueError` for what is no name or address."""
+    for name in names:
+        if re.fullmatch(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", name) is None or name.endswith("."):
+            raise ValueError(f"{name!r} must be a host name or an address, without scheme, port or '*'")
+    return tuple(name.lower() for name in names)
+
+
+def check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    """Lower case, as browsers send them; raises `ValueError` for what is no origin."""
+    for origin in origins:
+        if origin == "*":
+            raise ValueError("'*' would let every web page that is open use the daemon; name the origins")
+        if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*]+", origin) is None:
+            raise ValueError(f"{origin!r} must be like http://localhost:3000, with nothing behind the port")
+    return tuple(origin.lower() for origin in origins)
+
+
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]
+HostNames = Annotated[Names, AfterValidator(check_host_names)]
+Origins = Annotated[Names, AfterValidator(check_origins)]
 
 
 class Settings(BaseSettings):
@@ -128,12 +148,12 @@ class Settings(BaseSettings):
     max_body_bytes: Bytes = Field(
         32 << 20, ge=1024, description="Largest request body accepted; a larger one gets a 413."
     )
-    allowed_hosts: Names = Field(
+    allowed_hosts: HostNames = Field(
         (),
         description="More names, separated by commas, that the Host header of a request may have. Loopback names and "
         "this machine's own are always allowed.",
     )
-    cors_origins: Names = Field(
+    cors_origins: Origins = Field(
         (),
         description="Origins, separated by commas, whose web pages may use the daemon, e.g. http://localhost:3000. By "
         "default none.",
