@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mlx_server.core.errors import (
+    DeadlineError,
     EngineDeadError,
     EngineNotReadyError,
     GenerationError,
@@ -23,6 +24,12 @@ from mlx_server.core.errors import (
 logger = logging.getLogger(__name__)
 
 ENGINE_DEAD_RETRY_S = 5
+SHUTTING_DOWN_RETRY_S = 5
+"""By then whoever supervises the daemon has started the next one."""
+BUSY_RETRY_S = 5
+
+
+_BODY_UNREAD = frozenset({http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
 
 
 class RefusedError(RequestError):
@@ -33,9 +40,27 @@ class RefusedError(RequestError):
         self.status = status
 
 
+class TimedOutError(RefusedError):
+    """A 408: the client did not send what it announced in time."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(408, message, code="request_timeout")
+
+
+class OverloadedError(MlxServeError):
+    """The daemon has taken in as much as it can hold."""
+
+
+class ShuttingDownError(MlxServeError):
+    """The daemon ends."""
+
+    def __init__(self) -> None:
+        super().__init__("the daemon is shutting down")
+
+
 @dataclass(slots=True, frozen=True)
 class ErrorReply:
-    """What goes over the wire. retry_after_s: seconds, or None."""
+    """What goes over the wire. retry_after_s: seconds, or None. close: the connection takes no other request."""
 
     status: int
     message: str
@@ -43,6 +68,7 @@ class ErrorReply:
     field: str | None = None
     code: str | None = None
     retry_after_s: int | None = None
+    close: bool = False
 
     def body(self) -> bytes:
         error = {"message": self.message, "type": self.kind, "param": self.field, "code": self.code}
@@ -50,8 +76,10 @@ class ErrorReply:
 
     def response(self) -> Response:
         headers = {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
-        if self.status == http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            headers["connection"] = "close"  # the rest of the body is not read
+        if self.status == http.HTTPStatus.UNAUTHORIZED:
+            headers["www-authenticate"] = "Bearer"
+        if self.close:
+            headers["connection"] = "close"
         return Response(self.body(), self.status, headers, media_type="application/json")
 
 
@@ -59,11 +87,20 @@ def error_reply(error: Exception) -> ErrorReply:
     """Status, type and code of an error. Anything unexpected is a 500 that says nothing of its inside."""
     match error:
         case RefusedError():
-            return ErrorReply(error.status, error.message, "invalid_request_error", error.field, error.code)
+            close = error.status in _BODY_UNREAD
+            kind = "invalid_request_error"
+            return ErrorReply(error.status, error.message, kind, error.field, error.code, close=close)
         case RequestError():
             return ErrorReply(400, error.message, "invalid_request_error", error.field, error.code)
         case QueueFullError():
             return ErrorReply(429, str(error), "rate_limit_error", None, "queue_full", max(1, error.retry_after_s))
+        case OverloadedError():
+            return ErrorReply(503, str(error), "server_error", None, "overloaded", BUSY_RETRY_S, close=True)
+        case ShuttingDownError():
+            message, retry_s = str(error), SHUTTING_DOWN_RETRY_S
+            return ErrorReply(503, message, "server_error", None, "shutting_down", retry_s, close=True)
+        case DeadlineError():
+            return ErrorReply(503, str(error), "server_error", None, "deadline_exceeded", BUSY_RETRY_S)
         case EngineNotReadyError():
             return ErrorReply(503, str(error), "server_error", None, "model_loading", max(1, error.retry_after_s))
         case EngineDeadError():

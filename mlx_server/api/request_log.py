@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import http
 import logging
 import secrets
 import time
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -20,7 +22,9 @@ from mlx_server.telemetry.traces import Attributes, request_span
 logger = logging.getLogger(__name__)
 
 _STATE_KEY = "mlx_serve_record"
-_QUIET_PATHS = frozenset({"/health"})
+_QUIET_PATHS = frozenset({"/health", "/ready"})
+SLOW_CLIENT = "slow_client"
+"""Outcome of a request whose client stopped reading."""
 _CLIENT_GONE = 499  # nginx's status for a client that closed the connection; only the log sees it
 
 
@@ -31,6 +35,7 @@ class RequestRecord:
     request_id: str = field(default_factory=lambda: "req-" + secrets.token_hex(12))
     started_s: float = field(default_factory=time.perf_counter)
     status: int = 0
+    key_id: str = ""
     outcome: str = "ok"
     prompt_tokens: int | None = None
     cached_tokens: int = 0
@@ -63,6 +68,8 @@ class RequestRecord:
         parts = [f"request={self.request_id}", method, quote(path)[:200], f"status={self.status}"]
         refused = self.outcome == "ok" and self.status >= http.HTTPStatus.BAD_REQUEST
         parts.append(f"outcome={'refused' if refused else self.outcome}")
+        if self.key_id:
+            parts.append(f"key={self.key_id}")
         if self.prompt_tokens is not None:
             parts.append(f"prompt_tokens={self.prompt_tokens} cached_tokens={self.cached_tokens}")
             parts.append(f"completion_tokens={self.completion_tokens} queue_ms={self.queue_s * 1e3:.0f}")
@@ -78,8 +85,20 @@ def record_of(request: Request) -> RequestRecord:
     return record if isinstance(record, RequestRecord) else RequestRecord()
 
 
+def note_slow_client(scope: Scope) -> None:
+    """The connection of this request is about to be cut, because its client does not read."""
+    record = scope.get("state", {}).get(_STATE_KEY)
+    if isinstance(record, RequestRecord):
+        record.outcome = SLOW_CLIENT
+
+
+@functools.lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
+
+
 class RequestLog:
-    """ASGI middleware: `x-request-id` on every response, a log line, a 500 for what nobody expected."""
+    """ASGI middleware: `x-request-id` and `date` on every response, a log line, a 500 for what nobody expected."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -95,14 +114,16 @@ class RequestLog:
         async def send_noted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message.get("headers", ()), header]
+                date = (b"date", _date(int(time.time())))
+                message["headers"] = [*message.get("headers", ()), header, date]
             await send(message)
 
         with request_span(scope["method"], scope["path"]) as note:
             try:
                 await self._app(scope, receive, send_noted)
             except ClientDisconnectedError:
-                record.outcome = "disconnected"
+                if record.outcome != SLOW_CLIENT:
+                    record.outcome = "disconnected"
                 record.status = record.status or _CLIENT_GONE
             except Exception as error:  # noqa: BLE001 - the request ends here
                 await self._answer(error, record, send_noted)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from starlette.requests import Request
 
-from mlx_server.api.errors import RefusedError
+from mlx_server.api.body import BodyReader
+from mlx_server.api.errors import RefusedError, ShuttingDownError
 from mlx_server.chat.defaults import SamplingDefaults
 from mlx_server.chat.tokenizer import ChatTokenizer
 from mlx_server.core.errors import EngineDeadError, EngineNotReadyError
 from mlx_server.core.messages import EngineInfo
 from mlx_server.core.settings import Settings
 from mlx_server.engine.client import EngineClient
+
+T = TypeVar("T")
 
 ANY_MODEL = "default"
 """A `model` that means: whatever is served."""
@@ -37,9 +44,14 @@ class ServingState:
     created_s: int = field(default_factory=lambda: int(time.time()))
     started_s: float = field(default_factory=time.monotonic)
     model: LoadedModel | None = None
-    stopped: str | None = None  # why nothing is answered any more
+    draining: bool = False  # the daemon ends: what runs may finish, nothing begins
+    engine_died: asyncio.Event = field(default_factory=asyncio.Event)  # set by the first request that finds it dead
     stage: str = "starting"  # of the load, for people
     progress: float = 0.0  # of the stage, from 0 to 1
+    bodies: BodyReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bodies = BodyReader(self.settings.max_body_bytes, self.settings.client_timeout_s)
 
     @property
     def name(self) -> str:
@@ -47,13 +59,27 @@ class ServingState:
         return self.settings.served_model_name or self.settings.model
 
     def loaded(self) -> LoadedModel:
-        """The model. Raises `EngineNotReadyError` or `EngineDeadError`."""
-        if self.stopped is not None:
-            raise EngineDeadError(self.stopped)
+        """The model, which may be restarting. Raises `ShuttingDownError`, `EngineNotReadyError`, `EngineDeadError`."""
+        if self.draining:
+            raise ShuttingDownError
         if self.model is None:
             raise EngineNotReadyError
-        _ = self.model.engine.info  # raises if the engine has died
+        try:
+            _ = self.model.engine.info
+        except EngineDeadError:
+            self.engine_died.set()
+            raise
         return self.model
+
+    @asynccontextmanager
+    async def reading(self, deltas: AsyncGenerator[T, None]) -> AsyncIterator[AsyncGenerator[T, None]]:
+        """Closes `deltas` in the end. When their engine ends with the daemon, they say so: `ShuttingDownError`."""
+        try:
+            async with aclosing(deltas):
+                yield deltas
+        except EngineDeadError:
+            self.loaded()  # raises when there is more to say
+            raise
 
     def check_name(self, model: str | None) -> None:
         """Raise a 404 unless `model` is absent, the served name, the underlying id, or 'default'."""

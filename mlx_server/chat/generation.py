@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from mlx_server.chat.detokenizer import Detokenizer
 from mlx_server.chat.stop import StopMatcher
 from mlx_server.chat.tokenizer import ChatTokenizer
-from mlx_server.core.errors import EngineDeadError, GenerationError
+from mlx_server.core.errors import DeadlineError, EngineDeadError, GenerationError
 from mlx_server.core.messages import FinishReason, GenerateRequest, TokenDelta, TokenLogprob
 from mlx_server.engine.client import EngineClient
 
@@ -31,19 +32,32 @@ class TextDelta:
     queue_s: float
 
 
+@dataclass(slots=True, frozen=True)
+class Deadline:
+    """When a request must be complete. timeout_s: how long it was given; at_s: the end, on the event loop's clock."""
+
+    timeout_s: float
+    at_s: float
+
+
 async def generate_text(
-    engine: EngineClient, request: GenerateRequest, tokenizer: ChatTokenizer, stops: Sequence[str] = ()
+    engine: EngineClient,
+    request: GenerateRequest,
+    tokenizer: ChatTokenizer,
+    stops: Sequence[str] = (),
+    deadline: Deadline | None = None,
 ) -> AsyncGenerator[TextDelta, None]:
     """One `TextDelta` for every delta of the engine, possibly without text, until the choice is finished.
 
     The engine's iterator is closed before the last delta is yielded, and whenever this generator is
     closed or cancelled (`test_generation.py`). Raises what `EngineClient.generate` raises;
-    `GenerationError` when the engine reports an error, `EngineDeadError` when it gives the request up.
+    `GenerationError` when the engine reports an error, `EngineDeadError` when it gives the request up,
+    `DeadlineError` when it takes too long, queued or running.
     """
     choice = _Choice(tokenizer.detokenizer(), StopMatcher(stops))
     deltas = engine.generate(request)
     async with aclosing(deltas):
-        async for delta in deltas:
+        while (delta := await _next(deltas, deadline)) is not None:
             taken = choice.take(delta)
             if taken.finish_reason is not None:
                 break
@@ -51,6 +65,19 @@ async def generate_text(
         else:
             raise GenerationError("the engine ended the request without a reason")
     yield taken
+
+
+async def _next(deltas: AsyncGenerator[TokenDelta, None], deadline: Deadline | None) -> TokenDelta | None:
+    """None at the end. A wait that is cut short has closed the iterator."""
+    if deadline is None:
+        return await anext(deltas, None)
+    try:
+        async with asyncio.timeout_at(deadline.at_s) as limit:
+            return await anext(deltas, None)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise DeadlineError(deadline.timeout_s) from error
 
 
 class _Choice:

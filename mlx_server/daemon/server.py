@@ -9,26 +9,22 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-import uvicorn
-
+from mlx_server.api.access import check_exposure
 from mlx_server.api.serving import ServingState
-from mlx_server.core.errors import EngineDeadError, EngineNotReadyError, SettingsError
+from mlx_server.core.errors import SettingsError
 from mlx_server.core.settings import Settings
 from mlx_server.daemon.app import create_app
+from mlx_server.daemon.http_server import HttpServer
 from mlx_server.daemon.loading import MakeEngine, ModelLoader
 from mlx_server.telemetry.traces import setup_tracing
 
 logger = logging.getLogger(__name__)
 
-GRACE_S = 5.0
-"""How long running answers may go on after a stop was asked for."""
-_LAST_RESORT_S = 3.0  # then uvicorn cancels what is left
-_TICK_S = 1.0  # of the idle daemon; refreshes the Date header
-_KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that they close first
-_SHUTTING_DOWN = "the daemon is shutting down"
+_LAST_WORDS_S = 3.0  # for the error events of answers that were ended, and for clients to read them
+_SEND_BUFFER_BYTES = 256 << 10  # the kernel would let one unread stream grow to megabytes
 
 Notify = Callable[[str], None]
 
@@ -40,36 +36,36 @@ async def serve(
     *,
     on_listening: Notify | None = None,
     stop: asyncio.Event | None = None,
-    grace_s: float = GRACE_S,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`. The callbacks get the base URL, without `/v1`.
 
-    The port listens at once; chats get a 503 with Retry-After until the model is ready. Raises
-    `SettingsError` when the port cannot be bound, `ModelLoadError` when the model cannot be loaded,
-    `EngineDeadError` when the engine dies: a port in front of a dead engine serves nobody.
-    Running answers may end for `grace_s`; a second signal does not wait (`test_server.py`).
+    The port listens at once; chats get a 503 with Retry-After until the model is ready. Raises `SettingsError` when the
+    port cannot be bound, or would be open to others without a key, `ModelLoadError` when the model cannot be loaded,
+    `EngineDeadError` when the engine has given up: a port in front of a dead engine serves nobody.
+    Running answers may end for `drain_s`; a second signal does not wait (`test_serve_command.py`).
     """
     setup_tracing(settings.tracing)
+    check_exposure(settings)
     stop = stop or asyncio.Event()
     hurry = asyncio.Event()
     serving = ServingState(settings)
     loader = ModelLoader(serving, make_engine)
     listener = bind(settings)
     url = base_url(listener)
-    server = _Server(_config(serving, grace_s), serving)
+    http = HttpServer(create_app(serving), settings)
+    await http.start(listener)
     with _signals(stop, hurry):
-        http = asyncio.ensure_future(server.serve(sockets=[listener]))
         try:
             _notify(on_listening, url)
             logger.info("listening on %s", url)
-            if await _until_loaded(loader, stop, http):
+            if await _until_loaded(loader, stop):
                 _notify(on_ready, url)
-                await _wait_any(stop, http)
+                await _either(stop, serving.engine_died)
                 if not stop.is_set():
                     serving.loaded()  # raises why the engine died
         finally:
-            serving.stopped = _SHUTTING_DOWN
-            await _shut_down(server, http, loader, hurry, grace_s)
+            serving.draining = True
+            await _shut_down(http, loader, hurry, settings.drain_s)
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -80,6 +76,7 @@ def bind(settings: Settings) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             listener.bind(address)
         except OSError:
             listener.close()
@@ -98,55 +95,11 @@ def base_url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers and ten wake-ups a second; it ends when the engine has died."""
-
-    def __init__(self, config: uvicorn.Config, serving: ServingState) -> None:
-        super().__init__(config)
-        self._serving = serving
-        self._exit_asked = asyncio.Event()
-
-    def ask_exit(self) -> None:
-        self.should_exit = True
-        self._exit_asked.set()
-
-    async def main_loop(self) -> None:
-        while not await self.on_tick(0) and not self._engine_is_dead():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._exit_asked.wait(), _TICK_S)
-
-    def _engine_is_dead(self) -> bool:
-        try:
-            self._serving.loaded()
-        except EngineDeadError:
-            return True
-        except EngineNotReadyError:
-            return False
-        return False
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-
-def _config(serving: ServingState, grace_s: float) -> uvicorn.Config:
-    return uvicorn.Config(
-        create_app(serving),
-        lifespan="off",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=int(grace_s + _LAST_RESORT_S),
-    )
-
-
-async def _until_loaded(loader: ModelLoader, stop: asyncio.Event, http: asyncio.Future[None]) -> bool:
+async def _until_loaded(loader: ModelLoader, stop: asyncio.Event) -> bool:
     """Whether the model is ready; False when a stop came first. Raises the load's error."""
     loading = asyncio.ensure_future(loader.load())
     try:
-        await _wait_any(stop, loading, http)
+        await _first(stop.wait(), loading)
         if not loading.done():
             return False
         loading.result()
@@ -156,26 +109,30 @@ async def _until_loaded(loader: ModelLoader, stop: asyncio.Event, http: asyncio.
         await asyncio.gather(loading, return_exceptions=True)
 
 
-async def _wait_any(event: asyncio.Event, *futures: asyncio.Future[None]) -> None:
-    """Return when the event is set or a future is done."""
-    waiter = asyncio.ensure_future(event.wait())
-    try:
-        waits: set[asyncio.Future[Any]] = {waiter, *futures}
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiter.cancel()
+async def _either(*events: asyncio.Event) -> None:
+    """Return when one of the events is set."""
+    await _first(*(event.wait() for event in events))
 
 
-async def _shut_down(
-    server: _Server, http: asyncio.Future[None], loader: ModelLoader, hurry: asyncio.Event, grace_s: float
-) -> None:
+async def _shut_down(http: HttpServer, loader: ModelLoader, hurry: asyncio.Event, drain_s: float) -> None:
     """Stop accepting, wait for running answers, then end them with an error event, then free the model."""
-    server.ask_exit()
+    http.stop_accepting()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(grace_s):
-            await _wait_any(hurry, http)
+        async with asyncio.timeout(drain_s):
+            await _first(hurry.wait(), http.answered())
     await loader.close()
-    await http
+    await http.close(_LAST_WORDS_S)
+
+
+async def _first(*waits: Coroutine[Any, Any, object] | asyncio.Future[None]) -> None:
+    """Return when the first is done. Coroutines that are not are cancelled, futures go on."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, wait in zip(tasks, waits, strict=True):
+            if task is not wait:
+                task.cancel()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Self
 from mlx_server.core.errors import MlxServeError
 from mlx_server.core.settings import Settings
 from mlx_server.daemon.loading import MakeEngine
-from mlx_server.daemon.server import GRACE_S, serve
+from mlx_server.daemon.server import serve
 
 _STOP_MARGIN_S = 15.0
 
@@ -21,10 +21,9 @@ class ServerThread:
     `start`, `wait_ready` and `stop` do the same in steps. All methods are for the owner's thread.
     """
 
-    def __init__(self, settings: Settings, make_engine: MakeEngine, grace_s: float = GRACE_S) -> None:
+    def __init__(self, settings: Settings, make_engine: MakeEngine) -> None:
         self._settings = settings.model_copy(update={"host": "127.0.0.1", "port": 0})
         self._make_engine = make_engine
-        self._grace_s = grace_s
         self._url: str | None = None
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -59,7 +58,7 @@ class ServerThread:
             return
         if self._thread.is_alive() and not loop.is_closed():
             loop.call_soon_threadsafe(event.set)
-        self._thread.join(self._grace_s + _STOP_MARGIN_S)
+        self._thread.join(self._settings.drain_s + _STOP_MARGIN_S)
         if self._thread.is_alive():
             raise MlxServeError("the server thread did not end")
 
@@ -99,7 +98,6 @@ class ServerThread:
             lambda url: self._settled.set(),
             on_listening=self._note_url,
             stop=self._stop_event,
-            grace_s=self._grace_s,
         )
 
     def _note_url(self, url: str) -> None:

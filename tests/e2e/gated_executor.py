@@ -27,7 +27,7 @@ class Gate:
         self.launched = 0
         self.held = threading.Event()
         self._admitted = False
-        self._fail = False
+        self._failures = 0
         self._hold_after: int | None = None
         self._open = threading.Event()
 
@@ -38,10 +38,10 @@ class Gate:
         self.held.clear()
         self._hold_after = steps
 
-    def fail_next(self) -> None:
-        """Let the next step fail, or the one that is being held."""
+    def fail_next(self, steps: int = 1) -> None:
+        """Let the next step fail, or the one that is being held; and those after it, `steps` in all."""
         self._admitted = self.held.is_set() and not self._open.is_set()
-        self._fail = True
+        self._failures = steps
 
     def open(self) -> None:
         self._hold_after = None
@@ -59,8 +59,8 @@ class Gate:
             else:
                 self._hold_after -= 1
         self.launched += 1
-        if self._admitted and self._fail:
-            self._fail = False
+        if self._admitted and self._failures:
+            self._failures -= 1
             raise RuntimeError("this step was told to fail")
 
 

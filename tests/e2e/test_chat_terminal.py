@@ -65,7 +65,7 @@ def test_ctrl_c_ends_the_request_and_keeps_the_text(env: dict[str, str], tmp_pat
     engine = ScriptedEngine(reply=lambda request: [*words, *words], chunk=len(words), stall_after=1)
     path = tmp_path / "chat.json"
     with (
-        ServerThread(Settings(model="demo"), lambda settings, folder, on_progress: engine, grace_s=0) as server,
+        ServerThread(Settings(model="demo", drain_s=0), lambda settings, folder, on_progress: engine) as server,
         Screen([*MLX_SERVE, "chat", "--url", server.url], env) as chat,
     ):
         chat.wait(lambda text: "Ask something" in text)

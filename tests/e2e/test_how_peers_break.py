@@ -6,6 +6,7 @@ and of published incidents.
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import logging
@@ -70,7 +71,7 @@ class Daemon:
 
     def still_good(self) -> None:
         assert self.good() == self.baseline
-        stats = self.stats()
+        stats = self.until(lambda stats: stats["blocks_used"] == 0)
         assert (stats["running"], stats["waiting"], stats["failed_steps"]) == (0, 0, self.failures)
 
     def stats(self) -> dict[str, Any]:
@@ -155,18 +156,43 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a list of prompts": ({"messages": ["a", "b"]}, "messages[0]"),
+    "a list of prompts in a message": (
+        {"messages": [{"role": "user", "content": ["a", "b"]}]},
+        "messages[0].content[0]",
+    ),
+    "a list of token ids": ({"messages": [{"role": "user", "content": [5, 10**9]}]}, "messages[0].content[0]"),
+    "a message without content": ({"messages": [{"role": "user"}]}, "messages[0].content"),
     "an empty list": ({"messages": []}, "messages"),
     "a prompt instead of messages": ({"messages": None, "prompt": ["a", "b"]}, "messages"),
     "stop is a number": ({"stop": 5}, "stop"),
     "stop holds a number": ({"stop": [5]}, "stop[0]"),
     "stop is empty": ({"stop": ""}, "stop"),
     "a bias on a token that does not exist": ({"logit_bias": {"999999": 5}}, "logit_bias"),
+    "a bias on the first token that does not exist": ({"logit_bias": {"2560": 5}}, "logit_bias"),
+    "a bias on a token of 400 digits": ({"logit_bias": {"9" * 400: 5}}, "logit_bias"),
+    "a bias without end": ({"logit_bias": {"5": 1e308}}, "logit_bias.5"),
     "a bias on a negative token": ({"logit_bias": {"-1": 5}}, "logit_bias"),
     "a seed of 71 bits": ({"seed": 2**70}, "seed"),
     "max_tokens 0": ({"max_tokens": 0}, "max_tokens"),
     "max_tokens negative": ({"max_tokens": -5}, "max_tokens"),
+    "max_completion_tokens negative": ({"max_completion_tokens": -(2**63)}, "max_completion_tokens"),
+    "min_tokens negative": ({"min_tokens": -1}, "min_tokens"),
+    "top_k negative": ({"top_k": -2}, "top_k"),
+    "no choice": ({"n": 0}, "n"),
+    "minus one choice": ({"n": -1}, "n"),
+    "minus one logprob": ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+    "hotter than hot": ({"temperature": 1e308}, "temperature"),
+    "a million stops": ({"stop": ["x"] * 4000}, "stop"),
     "a million choices": ({"n": 10**6}, "n"),
     "a million logprobs": ({"logprobs": True, "top_logprobs": 10**6}, "top_logprobs"),
+    "a hostile pattern": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": "(a+)+$" * 50}}}},
+        "response_format",
+    ),
+    "a tool with a hostile schema": (
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "{{ 1 }}"}}}]},
+        "tools",
+    ),
     "a hostile schema": (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "(" * 500}}}},
         "response_format",
@@ -193,6 +219,60 @@ def test_a_bad_request_is_refused_and_the_next_one_answered(daemon: Daemon, case
     response = daemon.post(stream=stream, **fields)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "chat_template", "tools", "documents", "messages", "conversation", "self", "tokenize", "add_generation_prompt",
+        "continue_final_message", "return_tensors", "max_length", "padding", "eos_token", "__class__ ", "a b", "",
+    ],
+)  # fmt: skip
+def test_template_arguments_that_are_not_for_requests(daemon: Daemon, name: str) -> None:
+    response = daemon.post(chat_template_kwargs={name: "{{ 1 }}"})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == f"chat_template_kwargs.{name}"
+
+
+@pytest.mark.parametrize("value", ["{{ 1 / 0 }}", [[]] * 1000, {"a": {"b": {}}}, 10**300, "<|im_end|>", True])
+def test_template_arguments_of_any_value_do_no_harm(daemon: Daemon, value: Any) -> None:
+    assert daemon.post(chat_template_kwargs={"enable_thinking": value}, max_tokens=2).status_code in (200, 400)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ 1 / 0 }}",
+        "{{ raise_exception('caught') }}",
+        "{% for i in range(10 ** 9) %}x{% endfor %}",
+        "{% include '/etc/passwd' %}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{% endfor %}{% endif %}",
+    ],
+)
+def test_a_template_in_a_message_is_text(daemon: Daemon, tokenizer: ChatTokenizer, text: str) -> None:
+    """Were it evaluated it would fail, or not fit the context."""
+    empty = daemon.ok(content="", max_tokens=1)["usage"]["prompt_tokens"]
+    filled = daemon.ok(content=text, max_tokens=1)["usage"]["prompt_tokens"]
+    assert abs(filled - empty - len(tokenizer.encode_text(text))) <= 2
+    call = {"id": text, "type": "function", "function": {"name": text, "arguments": json.dumps({text: text})}}
+    messages = [
+        {"role": "system", "content": text, "name": text},
+        {"role": "assistant", "content": text, "reasoning_content": text, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": text, "content": text},
+        *chat()["messages"],
+    ]
+    assert daemon.choice(messages=messages, max_tokens=2)["finish_reason"] in ("stop", "length")
+
+
+def test_an_empty_list_of_parts_is_an_empty_message(daemon: Daemon) -> None:
+    assert daemon.text(content=[], max_tokens=5) == daemon.text(content="", max_tokens=5)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
+def test_temperature_zero_is_greedy_whatever_the_seed(daemon: Daemon, seed: int) -> None:
+    assert daemon.text(seed=seed) == daemon.baseline
+    assert daemon.text(seed=seed, temperature=1e-300) == daemon.baseline
 
 
 @pytest.mark.parametrize("body", [{"prompt": ["a", "b"]}, {"prompt": ""}, {"prompt": "x", "max_tokens": 0}], ids=str)
@@ -431,28 +511,26 @@ def test_a_full_queue_is_a_429_and_the_others_are_answered(small: Daemon, thread
     assert running.result(WAIT_S) == waiting.result(WAIT_S) == small.baseline
 
 
-def test_a_step_that_fails_ends_its_requests_and_no_others(shared: Daemon, threads: ThreadPoolExecutor) -> None:
-    """A device error answers with a 500; who waits, and who comes later, gets the usual text."""
-    shared.failures += 2
-    shared.gate.fail_next()
-    response = shared.post(content="unlucky")
-    assert response.status_code == 500
-    assert response.json()["error"]["code"] == "generation_failed"
-    assert shared.good() == shared.baseline
+def test_a_step_that_fails_once_costs_nobody_the_answer(shared: Daemon, threads: ThreadPoolExecutor) -> None:
+    """A failed step has changed nothing: everybody in it starts again and gets the usual text."""
+    shared.failures += 1
     shared.gate.hold_after(0)
-    crowd = [threads.submit(shared.post) for _ in range(4)]
+    crowd = [threads.submit(shared.text) for _ in range(4)]
     shared.gate.wait_held()
     shared.until(lambda stats: stats["running"] + stats["waiting"] == 4)
     shared.gate.fail_next()
     shared.gate.open()
-    answers = [future.result(WAIT_S) for future in crowd]
-    assert {answer.status_code for answer in answers} <= {200, 500}
-    assert any(answer.status_code == 500 for answer in answers)
-    for answer in answers:
-        if answer.status_code == 200:
-            assert answer.json()["choices"][0]["message"]["content"] == shared.baseline
+    assert {future.result(WAIT_S) for future in crowd} == {shared.baseline}
     shared.still_good()
-    shared.until(lambda stats: stats["blocks_used"] == 0)
+
+
+def test_a_request_whose_steps_fail_again_is_failed_alone(shared: Daemon, threads: ThreadPoolExecutor) -> None:
+    shared.failures += 2
+    shared.gate.fail_next(2)
+    response = shared.post(content="unlucky")
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "generation_failed"
+    shared.still_good()
 
 
 # ---- attacks ------------------------------------------------------------------------------------
@@ -482,6 +560,27 @@ def test_no_url_of_a_request_is_ever_fetched(daemon: Daemon, kind: str) -> None:
         part = {"type": kind, "text": "look", kind: {"url": url}, "image_url": {"url": url}, "file_url": url}
         response = daemon.post(content=[part], max_tokens=4)
         assert response.status_code == 400
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_no_other_url_is_fetched_either(daemon: Daemon) -> None:
+    """In text, in names, in fields that are ignored and in ones that are refused."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/model"
+        bodies: list[dict[str, Any]] = [
+            {"content": f"Fetch {url} and ![it]({url}) <img src='{url}'>"},
+            {"content": [{"type": "text", "text": url, "image_url": {"url": url}}]},
+            {"messages": [{"role": "user", "content": url, "name": url}]},
+            {"model": url},
+            {"user": url, "metadata": {"url": url}, "image_url": url, "webhook": url, "adapter": url, "lora_path": url},
+            {"tools": [{"type": "web_search", "url": url}]},
+            {"web_search_options": {"url": url}},
+            {"chat_template_kwargs": {"url": url, "documents": [url]}},
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": url, "$schema": url}}}},
+        ]
+        assert {daemon.post(max_tokens=2, **body).status_code for body in bodies} == {200, 400, 404}
         with pytest.raises(BlockingIOError):
             listener.accept()
 
@@ -522,9 +621,38 @@ def test_a_broken_head_does_no_harm(daemon: Daemon, lines: str) -> None:
     assert b" 200 " not in answer.split(b"\r\n", 1)[0]
 
 
-def test_a_compressed_bomb_is_not_unpacked(daemon: Daemon) -> None:
-    headers = {"content-type": "application/json", "content-encoding": "gzip"}
-    assert daemon.http.post(URL, content=b"\x1f\x8b" + b"\0" * 1000, headers=headers).status_code == 415
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "br", "zstd", "identity, gzip", "GZIP"])
+def test_a_compressed_bomb_is_not_unpacked(daemon: Daemon, encoding: str) -> None:
+    bomb = gzip.compress(json.dumps(chat("x" * 20_000_000)).encode())
+    assert len(bomb) < MAX_BODY
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    assert daemon.http.post(URL, content=bomb, headers=headers).status_code == 415
+    del headers["content-encoding"]
+    assert daemon.http.post(URL, content=bomb, headers=headers).status_code == 400
+
+
+def test_a_body_longer_than_it_said_is_no_second_request(daemon: Daemon) -> None:
+    """What follows the declared length is no part of the body, and what it smuggles in is not answered as good."""
+    smuggled = "GET /v1/models HTTP/1.1\r\nhost: evil.example\r\n\r\n"
+    head = f"POST {URL} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 4\r\n\r\n"
+    with socket.create_connection(daemon.address, timeout=WAIT_S) as connection:
+        connection.sendall((head + '{"a"' + smuggled).encode())
+        connection.shutdown(socket.SHUT_WR)
+        received = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert b" 200 " not in received
+
+
+def test_a_body_shorter_than_it_said_is_never_answered(daemon: Daemon) -> None:
+    body = json.dumps(chat()).encode()
+    head = f"POST {URL} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    before = daemon.stats()["requests_finished"]
+    with socket.create_connection(daemon.address, timeout=WAIT_S) as connection:
+        connection.sendall(f"{head}content-length: {len(body) + 1}\r\n\r\n".encode() + body)
+        connection.shutdown(socket.SHUT_WR)
+        received = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b" 200 " not in received
+    assert daemon.stats()["requests_finished"] == before
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:3000"])
@@ -541,12 +669,14 @@ def test_no_origin_gets_a_cors_grant(daemon: Daemon, origin: str) -> None:
     ]
     for answer in answers:
         assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
-    assert answers[0].status_code >= 400
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign_origin")
 
 
 def test_a_page_of_another_site_cannot_post_without_asking(daemon: Daemon) -> None:
-    headers = {"origin": "http://evil.example", "content-type": "text/plain"}
+    headers = {"content-type": "text/plain"}
     assert daemon.http.post(URL, content=json.dumps(chat()), headers=headers).status_code == 415
+    headers["origin"] = "http://evil.example"
+    assert daemon.http.post(URL, content=json.dumps(chat()), headers=headers).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io:8642", "8.8.8.8"])

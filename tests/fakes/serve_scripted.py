@@ -13,7 +13,7 @@ from tests.fakes.scripted_engine import ScriptedEngine
 def main(folder: str) -> None:
     settings = Settings(model=folder, port=0)
     engine = ScriptedEngine(stall_after=1)
-    asyncio.run(serve(settings, lambda settings, path, on_progress: engine, say, grace_s=0.2))
+    asyncio.run(serve(settings, lambda settings, path, on_progress: engine, say))
 
 
 def say(url: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +11,8 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mlx_server.api.body import read_json_object
+from mlx_server.api.access import caller_of
+from mlx_server.api.deadline import request_deadline
 from mlx_server.api.disconnect import until_disconnect
 from mlx_server.api.openai.logprobs import logprob_entries
 from mlx_server.api.openai.messages import template_messages
@@ -29,7 +29,7 @@ from mlx_server.api.openai.wire import ChunkWriter, Completion, Usage
 from mlx_server.api.request_log import RequestRecord, record_of
 from mlx_server.api.serving import LoadedModel, ServingState, serving_of
 from mlx_server.api.sse import DONE, EventStream
-from mlx_server.chat.generation import TextDelta, generate_text
+from mlx_server.chat.generation import Deadline, TextDelta, generate_text
 from mlx_server.chat.interleave import interleave
 from mlx_server.chat.tokenizer import ChatTokenizer
 from mlx_server.core.errors import ContextLengthError
@@ -43,12 +43,11 @@ router = APIRouter()
 async def create_chat_completion(request: Request) -> Response:
     """Answer a chat, streamed or whole."""
     serving = serving_of(request)
-    raw = await read_json_object(request, serving.settings.max_body_bytes)
-    check_supported(raw)
-    wire = parse_chat_request(raw)
+    deadline = request_deadline(request, serving.settings.request_timeout_s)
+    wire = _parse(await serving.bodies.read_json_object(request))
     model = serving.loaded()
     serving.check_name(wire.model)
-    answer = await _prepare(wire, model, serving, record_of(request))
+    answer = await _prepare(wire, model, serving, request, deadline)
     if wire.stream:
         return EventStream(_frames(answer, wire), answer.record)
     body = await until_disconnect(request.receive, _whole(answer))
@@ -59,6 +58,7 @@ async def create_chat_completion(request: Request) -> Response:
 class _Answer:
     """An answer in the making. Owned by the request's task."""
 
+    serving: ServingState
     completion: Completion
     tokenizer: ChatTokenizer
     deltas: AsyncGenerator[tuple[int, TextDelta], None]
@@ -82,8 +82,16 @@ class _Answer:
         return Usage(self.prompt_tokens, sum(self.generated.values()), cached)
 
 
-async def _prepare(wire: ChatRequest, model: LoadedModel, serving: ServingState, record: RequestRecord) -> _Answer:
+def _parse(raw: dict[str, Any]) -> ChatRequest:
+    check_supported(raw)
+    return parse_chat_request(raw)
+
+
+async def _prepare(
+    wire: ChatRequest, model: LoadedModel, serving: ServingState, request: Request, deadline: Deadline
+) -> _Answer:
     """Everything that can refuse the request, before any work of the engine."""
+    caller, record = caller_of(request), record_of(request)
     stops = stop_strings(wire.stop)
     messages = template_messages(wire.messages)
     max_model_len = model.info.max_model_len
@@ -101,12 +109,14 @@ async def _prepare(wire: ChatRequest, model: LoadedModel, serving: ServingState,
             request_id=f"{completion.id}-{index}",
             prompt_token_ids=prompt,
             sampling=replace(sampling, seed=choice_seed(seed, index)),
-            priority=request_priority(wire.priority),
+            priority=request_priority(wire.priority, caller.tier),
+            cache_salt=caller.key_id,
+            tenant=caller.key_id,
         )
         for index in range(wire.n)
     ]
-    deltas = interleave([generate_text(model.engine, one, model.tokenizer, stops) for one in choices])
-    return _Answer(completion, model.tokenizer, deltas, len(prompt), record, wire.n, wire.logprobs)
+    deltas = interleave([generate_text(model.engine, one, model.tokenizer, stops, deadline) for one in choices])
+    return _Answer(serving, completion, model.tokenizer, deltas, len(prompt), record, wire.n, wire.logprobs)
 
 
 def _template_kwargs(wire: ChatRequest) -> dict[str, Any]:
@@ -120,7 +130,7 @@ async def _whole(answer: _Answer) -> bytes:
     texts: list[list[str]] = [[] for _ in range(answer.n)]
     scored: list[list[dict[str, Any]]] = [[] for _ in range(answer.n)]
     reasons: list[str | None] = [None] * answer.n
-    async with aclosing(answer.deltas) as deltas:
+    async with answer.serving.reading(answer.deltas) as deltas:
         async for index, delta in deltas:
             answer.note(index, delta)
             texts[index].append(delta.text)
@@ -144,7 +154,7 @@ async def _frames(answer: _Answer, wire: ChatRequest) -> AsyncGenerator[bytes, N
     options = wire.stream_options
     writer = ChunkWriter(answer.completion, options.include_usage)
     roles_sent = False
-    async with aclosing(answer.deltas) as deltas:
+    async with answer.serving.reading(answer.deltas) as deltas:
         async for index, delta in deltas:
             answer.note(index, delta)
             if not roles_sent:

@@ -45,13 +45,14 @@ def _message(message: Any, path: str) -> dict[str, Any]:
 
 def _content(message: dict[str, Any], role: str, path: str) -> str:
     content = message.get("content")
+    refusal = _string(message.get("refusal", ""), f"{path}.refusal")
     path = f"{path}.content"
     if isinstance(content, str):
         return content
     if isinstance(content, list):
         return "\n".join(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
     if content is None and role == "assistant":
-        return str(_string(message.get("refusal", ""), f"{path}.refusal"))
+        return refusal
     raise must_be(path, "a string or a list of text parts", content)
 
 

@@ -21,7 +21,7 @@ def _no_tool_choice(value: Any) -> str | None:
 
 
 def _no_response_format(value: Any) -> str | None:
-    plain = isinstance(value, dict) and value.get("type", "text") == "text"
+    plain = isinstance(value, dict) and value.get("type") in (None, "text")
     return None if plain else "only {'type': 'text'} is supported"
 
 

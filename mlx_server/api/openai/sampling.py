@@ -69,10 +69,15 @@ def stop_strings(stop: Any) -> tuple[str, ...]:
     return tuple(_stop(item, f"stop[{index}]") for index, item in enumerate(stop))
 
 
-def request_priority(priority: str | int) -> Priority:
-    """A client may lower its priority, never raise it: 'high' and negative numbers count as normal."""
-    low = priority == "low" or (isinstance(priority, int) and priority > 0)
-    return Priority.LOW if low else Priority.NORMAL
+def request_priority(asked: str | int | None, tier: Priority, floor: Priority = Priority.HIGH) -> Priority:
+    """The least important of what was asked for, the caller's tier and the endpoint's floor: a client may only lower.
+
+    asked: a word, or a number as vLLM has it (0 is normal, above it low); None asks for nothing.
+    """
+    if isinstance(asked, int):
+        asked = "low" if asked > 0 else "normal" if asked == 0 else "high"
+    wish = Priority.HIGH if asked is None else Priority[asked.upper()]
+    return max(wish, tier, floor)
 
 
 def _first(given: Any, default: Any) -> Any:

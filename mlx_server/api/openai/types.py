@@ -21,8 +21,17 @@ _INT64 = 1 << 63
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 
 
+def _allow_nulls(schema: dict[str, Any]) -> None:
+    """A null is absent, so the document allows it wherever a field may be absent."""
+    for name, field in schema["properties"].items():
+        takes_null = any(choice.get("type") == "null" for choice in field.get("anyOf", [field]))
+        if name not in schema.get("required", ()) and not takes_null:
+            description = field.pop("description", "")
+            schema["properties"][name] = {"description": description, "anyOf": [field, {"type": "null"}]}
+
+
 class _Wire(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, json_schema_extra=_allow_nulls)
 
 
 class StreamOptions(_Wire):
@@ -56,8 +65,8 @@ class ChatRequest(_Wire):
         None, ge=0, le=MAX_TOP_LOGPROBS, description=f"an integer from 0 to {MAX_TOP_LOGPROBS}"
     )
     ignore_eos: bool = Field(False, description="true or false")
-    priority: Literal["high", "normal", "low"] | int = Field(
-        "normal", description="'normal' or 'low' ('high' counts as normal), or an integer, above 0 for low"
+    priority: Literal["high", "normal", "low"] | int | None = Field(
+        None, description="'high', 'normal' or 'low', or an integer, above 0 for low; it can only lower the key's tier"
     )
     reasoning_effort: str | None = Field(None, max_length=40, description="a word such as 'low' or 'high'")
     chat_template_kwargs: dict[str, Any] = Field({}, description="an object")
@@ -65,7 +74,7 @@ class ChatRequest(_Wire):
 
 def parse_chat_request(raw: dict[str, Any]) -> ChatRequest:
     """Validate; nulls count as absent. Raises `RequestError` with the field and what it must be."""
-    given = without_nulls(raw)
+    given = {name: _whole_number(value) for name, value in without_nulls(raw).items()}
     options = given.get("stream_options")
     if isinstance(options, dict):
         given["stream_options"] = without_nulls(options)
@@ -78,6 +87,11 @@ def parse_chat_request(raw: dict[str, Any]) -> ChatRequest:
 def without_nulls(value: dict[str, Any]) -> dict[str, Any]:
     """A shallow copy without the keys whose value is None."""
     return {key: item for key, item in value.items() if item is not None}
+
+
+def _whole_number(value: Any) -> Any:
+    """JSON has one kind of number: 8.0 is 8, in JSON Schema too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def shown(value: Any) -> str:

@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx2 as httpx
 import pytest
@@ -11,6 +12,11 @@ from mlx_server.core.settings import Settings
 from mlx_server.daemon.app import create_app
 from tests.fakes import small_tokenizer
 from tests.fakes.scripted_engine import ScriptedEngine
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_tokenizer.model_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -1,10 +1,7 @@
-"""GET /v1/models and /health."""
+"""GET /v1/models."""
 
 import httpx2 as httpx
 import pytest
-
-from mlx_server.api.serving import ServingState
-from tests.fakes.scripted_engine import ScriptedEngine
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models"])
@@ -25,23 +22,3 @@ async def test_an_unknown_name_is_a_404(client: httpx.AsyncClient) -> None:
     response = await client.get("/v1/models/gpt-4o")
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "model_not_found"
-
-
-async def test_health_while_it_answers(client: httpx.AsyncClient) -> None:
-    response = await client.get("/health")
-    assert response.status_code == 200
-    about = response.json()
-    assert (about["status"], about["model"]) == ("ok", "org/small")
-    assert about["uptime_s"] >= 0
-
-
-async def test_health_while_loading(client: httpx.AsyncClient, serving: ServingState) -> None:
-    serving.model = None
-    response = await client.get("/health")
-    assert (response.status_code, response.json()["status"]) == (503, "loading")
-
-
-async def test_health_of_a_dead_engine(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
-    engine.dead = True
-    response = await client.get("/health")
-    assert (response.status_code, response.json()["status"]) == (503, "dead")
