@@ -20,7 +20,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 INPUTS    := pyproject.toml constraints.txt mlx_server/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test check format bench install dev docs openblas constraints clean
+.PHONY: help serve chat test check format bench fuzz chaos soak install dev docs openblas constraints clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,15 @@ format: $(DEV_STAMP) ## format the code and apply safe lint fixes
 
 bench: $(DEV_STAMP) | openblas ## run the benchmark (ARGS='...')
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+fuzz: $(DEV_STAMP) | openblas ## five minutes of requests made from the OpenAPI document (ARGS='--minutes 5 --out DIR')
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+chaos: $(DEV_STAMP) | openblas ## disturb a loaded daemon, check every answer (ARGS='--minutes 10 --seed 1')
+	@$(BIN)/python -m tests.chaos chaos $(ARGS)
+
+soak: $(DEV_STAMP) | openblas ## load a daemon for long, look for leaks (ARGS='--minutes 60')
+	@$(BIN)/python -m tests.chaos soak $(ARGS)
 
 install: $(RUN_STAMP) ## install into .venv
 dev: $(DEV_STAMP) ## install into .venv with the development tools

@@ -1,0 +1,1 @@
+"""Requests made from the service's own OpenAPI document, against a real daemon."""
