@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
+# Read when pydantic is imported first, and inherited by the engine's process: logfire's plugin costs each a quarter of
+# a second, and no model of ours is traced.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+# isort: split
+
 import sys
 from collections.abc import Sequence
 from typing import Annotated, NoReturn

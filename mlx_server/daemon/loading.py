@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,11 +37,13 @@ class ModelLoader:
         serving = self._serving
         serving.stage = "finding the model"
         folder = await in_daemon_thread(lambda: resolve_model(serving.settings.model))
-        serving.stage = "loading the tokenizer"
-        self._tokenizer = await in_daemon_thread(lambda: load_tokenizer(folder))
         serving.stage = "loading the model"
         self._engine = self._make_engine(serving.settings, folder, self._note_progress)
-        info = await self._engine.start()
+        async with _together() as tasks:
+            # In two processes, side by side.
+            loading = tasks.create_task(self._engine.start())
+            self._tokenizer = await in_daemon_thread(lambda: load_tokenizer(folder))
+        info = loading.result()
         serving.model = LoadedModel(self._engine, info, self._tokenizer, load_defaults(folder))
         logger.info(
             "%s is ready after %.1f s: %s, %d tokens of context", serving.name, info.load_s, info.model_type,
@@ -57,6 +59,16 @@ class ModelLoader:
             await self._engine.close()
         if self._tokenizer is not None:
             self._tokenizer.close()
+
+
+@contextlib.asynccontextmanager
+async def _together() -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group that raises the first error as it is."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 async def in_daemon_thread(work: Callable[[], T]) -> T:

@@ -81,8 +81,6 @@ class EngineProcess:
             with theirs:
                 child = subprocess.Popen(  # noqa: ASYNC220, S603 - our own command; it is waited for elsewhere
                     [*command, "--fd", str(theirs.fileno()), "--parent", str(os.getpid())],
-                    # Its only settings come from us, valid; the plugins of pydantic would cost a third of a second.
-                    env={**os.environ, "PYDANTIC_DISABLE_PLUGINS": "__all__"},
                     stdin=subprocess.DEVNULL,
                     stdout=2,
                     pass_fds=(theirs.fileno(),),

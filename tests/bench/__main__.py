@@ -18,7 +18,21 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tests.bench import claims, decode, host, memory, plot, stall, throughput, ttft
+from tests.bench import (
+    boundary,
+    claims,
+    decode,
+    host,
+    idle,
+    isolation,
+    memory,
+    plot,
+    restart,
+    stall,
+    startup,
+    throughput,
+    ttft,
+)
 
 BENCHES: dict[str, Callable[..., dict[str, Any]]] = {
     "host": host.run,
@@ -28,6 +42,11 @@ BENCHES: dict[str, Callable[..., dict[str, Any]]] = {
     "stall": stall.run,
     "memory": memory.run,
     "claims": claims.run,
+    "boundary": boundary.run,
+    "isolation": isolation.run,
+    "restart": restart.run,
+    "startup": startup.run,
+    "idle": idle.run,
 }
 
 

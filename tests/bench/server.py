@@ -12,24 +12,62 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
+
 _RUN = "from mlx_server.cli.main import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A daemon that has loaded its model."""
+
+    url: str
+    pid: int
+
+    @property
+    def engine_pid(self) -> int | None:
+        """The engine's process of this moment; None where the engine runs in the daemon's, or is being replaced."""
+        return next((child.pid for child in psutil.Process(self.pid).children()), None)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Its processes by their part."""
+        engine = self.engine_pid
+        return {"daemon": self.pid} | ({"engine": engine} if engine is not None else {})
+
+
+def serve_command(model: str, *flags: str) -> list[str]:
+    """`mlx-serve serve` in this interpreter."""
+    return [sys.executable, "-c", _RUN, "serve", "--model", model, "--served-model-name", "bench", *flags]
+
+
+@contextmanager
+def daemon(model: str, *flags: str, **environment: str) -> Iterator[Daemon]:
+    """Yields when the model is loaded; ended by its own id on leaving. model: a folder, or `demo`."""
+    process = subprocess.Popen(
+        serve_command(model, "--port", "0", *flags),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    try:
+        yield Daemon(_wait_for_url(process), process.pid)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
 
 
 @contextmanager
 def server(folder: Path, *flags: str) -> Iterator[str]:
-    """Base URL of a running daemon; ended by its own id on leaving."""
-    command = [sys.executable, "-c", _RUN, "serve", "--model", str(folder), "--served-model-name", "bench"]
-    command += ["--port", "0", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ)
-    try:
-        yield _wait_for_url(process)
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+    """Base URL of a running daemon."""
+    with daemon(str(folder), *flags) as running:
+        yield running.url
 
 
 def _wait_for_url(process: subprocess.Popen[str]) -> str:
@@ -43,10 +81,11 @@ def _wait_for_url(process: subprocess.Popen[str]) -> str:
 
 @dataclass
 class Answer:
-    """Times are seconds on `time.perf_counter`, one entry per chunk with text."""
+    """Times are seconds on `time.perf_counter`, one entry per chunk with text; `lines` are these chunks."""
 
     started_s: float
     times: list[float] = field(default_factory=list)
+    lines: list[bytes] = field(default_factory=list)
     usage: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -59,9 +98,21 @@ class Answer:
         """1, or a little more where a token by itself was no whole character."""
         return float(self.usage["completion_tokens"]) / len(self.times)
 
+    @cached_property
+    def text(self) -> str:
+        """The whole answer, once it has ended."""
+        return "".join(json.loads(line[6:])["choices"][0]["delta"]["content"] for line in self.lines)
+
 
 async def ask(url: str, text: str, max_tokens: int, **fields: Any) -> Answer:
-    """One streamed chat completion with exactly `max_tokens` tokens.
+    """One streamed chat completion with exactly `max_tokens` tokens."""
+    answer = Answer(time.perf_counter())
+    await ask_into(answer, url, text, max_tokens, **fields)
+    return answer
+
+
+async def ask_into(answer: Answer, url: str, text: str, max_tokens: int, **fields: Any) -> None:
+    """As `ask`, for one who looks at the answer while it grows.
 
     A bare socket and no JSON parsing of tokens: the client shares the machine with the server it measures, and a
     full client library would take a tenth of it.
@@ -79,7 +130,6 @@ async def ask(url: str, text: str, max_tokens: int, **fields: Any) -> Answer:
     payload = json.dumps(body).encode()
     host = urlsplit(url).netloc
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-    answer = Answer(time.perf_counter())
     reader, writer = await asyncio.open_connection(*host.split(":"), limit=1 << 20)
     try:
         writer.write(f"{head}Connection: close\r\nContent-Length: {len(payload)}\r\n\r\n".encode() + payload)
@@ -91,7 +141,6 @@ async def ask(url: str, text: str, max_tokens: int, **fields: Any) -> Answer:
                 _take(answer, line)
     finally:
         writer.close()
-    return answer
 
 
 def _take(answer: Answer, line: bytes) -> None:
@@ -99,6 +148,7 @@ def _take(answer: Answer, line: bytes) -> None:
         answer.usage = json.loads(line[6:])["usage"]
     elif b'"content":"' in line and b'"content":""' not in line:
         answer.times.append(time.perf_counter())
+        answer.lines.append(line)
 
 
 async def ask_all(url: str, texts: list[str], max_tokens: int, **fields: Any) -> list[Answer]:

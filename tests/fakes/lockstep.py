@@ -33,15 +33,17 @@ def request(
     max_tokens: int = 8,
     priority: Priority = Priority.NORMAL,
     salt: str = "",
+    generated: Sequence[int] = (),
     **sampling: Any,
 ) -> GenerateRequest:
-    """Greedy unless `sampling` says otherwise."""
+    """Greedy unless `sampling` says otherwise. generated: what it had made when it was interrupted."""
     return GenerateRequest(
         request_id=request_id,
         prompt_token_ids=tuple(prompt),
         sampling=SamplingParams(max_tokens=max_tokens, **({"temperature": 0.0} | sampling)),
         priority=priority,
         cache_salt=salt,
+        generated_token_ids=tuple(generated),
     )
 
 
@@ -63,7 +65,10 @@ class _InlineLoop:
 
 
 class Lockstep:
-    """One engine. `now` is its clock, which only the test moves."""
+    """One engine. `now` is its clock, which only the test moves.
+
+    texts: whole ones: of a request that was interrupted also what it had made before.
+    """
 
     def __init__(self, scheduler: Scheduler, runner: TokenPoolRunner | None = None) -> None:
         config = scheduler.config
@@ -92,7 +97,7 @@ class Lockstep:
         """Raises what `Scheduler.add` raises."""
         self.scheduler.add(message, self.now)
         self.requests[message.request_id] = message
-        self.texts[message.request_id] = []
+        self.texts[message.request_id] = list(message.generated_token_ids)
 
     def cancel(self, request_id: str) -> bool:
         """As `EngineCore.cancel`."""

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from mlx_server.core.errors import RowError
 from mlx_server.core.messages import EngineInfo, FinishReason, SamplingParams, TokenLogprob
 from mlx_server.core.step import BLOCK_SIZE, Commit, Join, SampledToken, Segment, StepPlan, StepResult
 
@@ -104,6 +105,9 @@ class TokenPoolRunner:
     """Implements `StepExecutor`. All calls come from one thread.
 
     fail_launch, fail_finish: ids of steps that fail there; a step that fails has not written its commits.
+    poison_launch, poison: request id -> a position; every step in which the request gets there or beyond fails, at
+        its launch or at its end.
+    bad_rows: requests whose every step fails at its launch with a `RowError`.
     duration_s: of a plan, as `StepResult` reports it. before_finish: called with the plan, may block.
     """
 
@@ -124,6 +128,9 @@ class TokenPoolRunner:
         self.max_num_seqs = max_num_seqs
         self.fail_launch: set[int] = set()
         self.fail_finish: set[int] = set()
+        self.poison_launch: dict[str, int] = {}
+        self.poison: dict[str, int] = {}
+        self.bad_rows: set[str] = set()
         self.violations: list[str] = []
         self.plans: list[StepPlan] = []
         self.resets = 0
@@ -156,14 +163,18 @@ class TokenPoolRunner:
     # ---- StepExecutor ----------------------------------------------------------------------------
 
     def launch(self, plan: StepPlan) -> LaunchedStep:
-        """Raises `DeviceError` when told to, `ContractError` for a plan that is not legal."""
+        """Raises `DeviceError` or `RowError` when told to, `ContractError` for a plan that is not legal."""
         self._on_own_thread()
         self._require(not self._needs_reset, "launched after a failure without a reset")
         self._require(plan.step_id > self._last_step, f"step {plan.step_id} after {self._last_step}")
         self.plans.append(plan)
-        if plan.step_id in self.fail_launch:
+        if plan.step_id in self.fail_launch or _reaches(plan, self.poison_launch):
             self._needs_reset = True
             raise DeviceError(f"launch of step {plan.step_id}")
+        for segment in plan.segments:
+            if segment.request_id in self.bad_rows:
+                self._needs_reset = True
+                raise RowError(segment.request_id, "a bad row")
         step = LaunchedStep(plan, [])
         try:
             self._change_rows(plan, step)
@@ -180,7 +191,7 @@ class TokenPoolRunner:
         self._on_own_thread()
         self._require(bool(self._launched) and self._launched.popleft() is step, "finished out of order")
         self._before_finish(step.plan)
-        if step.plan.step_id in self.fail_finish:
+        if step.plan.step_id in self.fail_finish or _reaches(step.plan, self.poison):
             self._needs_reset = True
             for block, content in reversed(step.overwritten):
                 self.pool[block] = content
@@ -307,6 +318,11 @@ class TokenPoolRunner:
         if not holds:
             self.violations.append(what)
             raise ContractError(what)
+
+
+def _reaches(plan: StepPlan, positions: dict[str, int]) -> bool:
+    ends = ((s.request_id, s.start + len(s.token_ids or (0,))) for s in plan.segments)
+    return any(request_id in positions and end >= positions[request_id] for request_id, end in ends)
 
 
 def fake_logprob(token: int, position: int) -> float:

@@ -4,6 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_server.core.errors import RowError
 from mlx_server.core.messages import SamplingParams
 from mlx_server.core.step import BLOCK_SIZE, Commit, Join, Segment, StepPlan
 from mlx_server.runner import rows
@@ -251,8 +252,9 @@ def prefill(runner: ModelRunner, n: int) -> None:
     "bad", [join(block_ids=(BLOCKS,)), join(block_ids=(0, -1)), join(tail=(BLOCKS, 3)), join(tail=(0, 33))], ids=str
 )
 def test_a_join_that_reads_outside_the_pool_raises(runner: ModelRunner, bad: Join) -> None:
-    with pytest.raises((IndexError, ValueError)):
+    with pytest.raises(RowError) as error:
         runner.launch(plan(joins=(bad,)))
+    assert error.value.request_id == "r"
 
 
 @pytest.mark.parametrize(
@@ -272,7 +274,7 @@ def test_a_wrong_commit_raises_and_writes_nothing(
     runner: ModelRunner, block_ids: tuple[int, ...], num_tokens: int
 ) -> None:
     prefill(runner, 70)
-    with pytest.raises((IndexError, ValueError)):
+    with pytest.raises((IndexError, ValueError, RowError)):
         runner.launch(plan(2, commits=(Commit("r", block_ids, num_tokens),)))
     for layer in range(2):
         assert not mx.any(runner._pool._k[layer]).item()
@@ -289,14 +291,17 @@ def test_two_commits_into_the_same_block_raise(runner: ModelRunner) -> None:
 
 def test_a_segment_at_another_position_raises(runner: ModelRunner) -> None:
     prefill(runner, 10)
-    with pytest.raises(RuntimeError, match="is at 10, the plan says 11"):
+    with pytest.raises(RowError, match="is at 10, the plan says 11"):
         runner.launch(plan(2, segments=(Segment("r", 11, (5,), True, 1),)))
 
 
 @pytest.mark.parametrize("token_id", [-1, 256, 2**31 - 1])
 def test_a_token_outside_the_vocabulary_raises(runner: ModelRunner, token_id: int) -> None:
-    with pytest.raises(ValueError, match="outside the vocabulary"):
-        runner.launch(plan(joins=(join(),), segments=(Segment("r", 0, (1, token_id, 2), True, 0),)))
+    """Only the request that brought it is to blame."""
+    segments = (Segment("good", 0, (1, 2), True, 0), Segment("bad", 0, (1, token_id, 2), True, 0))
+    with pytest.raises(RowError, match="outside the vocabulary") as error:
+        runner.launch(plan(joins=(join("good"), join("bad")), segments=segments))
+    assert error.value.request_id == "bad"
 
 
 def test_after_a_reset_rows_start_again_from_what_was_committed(runner: ModelRunner) -> None:
