@@ -24,7 +24,8 @@ from mlx_server.engine.client import LoadProgress
 from mlx_server.engine.engine_process import Death, EngineEvents, EngineProcess
 from mlx_server.engine.streams import Streams, TokenStream
 
-ENGINE_COMMAND = (sys.executable, "-m", "mlx_server.engine.process_main")
+ENGINE_COMMAND = (sys.executable, "-P", "-m", "mlx_server.engine.process_main")
+"""-P: nothing is imported from the folder in which the daemon was started."""
 
 FIRST_BACKOFF_S = 0.25
 """Before the second restart in a row without a token in between; it doubles from then on. The first is at once."""
@@ -83,7 +84,10 @@ class SupervisedEngine:
             raise EngineDeadError(self._dead)
         if self._loading is None:
             self._loading = asyncio.get_running_loop().create_future()
-            await self._spawn()
+            try:
+                await self._spawn()
+            except OSError as error:
+                self._first_load_failed(f"no process can be started for it: {error}")
         return await asyncio.shield(self._loading)
 
     @property
@@ -222,7 +226,7 @@ class SupervisedEngine:
         if self._dead is not None:
             return
         if self._info is None:
-            self._first_load_failed(death)
+            self._first_load_failed(death.load_error or f"while loading, {death.reason}")
             return
         self._died_s = time.monotonic()
         self._find_culprit(death)
@@ -234,11 +238,11 @@ class SupervisedEngine:
             self._failed_loads_in_a_row += 1
         self._restarting = asyncio.create_task(self._restart(death))
 
-    def _first_load_failed(self, death: Death) -> None:
+    def _first_load_failed(self, reason: str) -> None:
         assert self._loading is not None
-        self._dead = f"the model could not be loaded: {death.load_error or death.reason}"
+        self._dead = f"the model could not be loaded: {reason}"
         if not self._loading.done():
-            self._loading.set_exception(ModelLoadError(death.load_error or f"while loading, {death.reason}"))
+            self._loading.set_exception(ModelLoadError(reason))
 
     def _find_culprit(self, death: Death) -> None:
         held = [stream for row in death.rows if (stream := self._streams.of_attempt(row)) is not None]
