@@ -74,14 +74,19 @@ class StepDriver:
         prompt: Iterable[int],
         max_tokens: int = 32,
         priority: Priority = Priority.NORMAL,
+        generated: Iterable[int] = (),
         **sampling: Any,
     ) -> None:
         params = SamplingParams(max_tokens=max_tokens, **{"temperature": 0.0, **sampling})
         self.outcomes[request_id] = Outcome()
-        self.scheduler.add(
-            GenerateRequest(request_id=request_id, prompt_token_ids=tuple(prompt), sampling=params, priority=priority),
-            self.now,
+        message = GenerateRequest(
+            request_id=request_id,
+            prompt_token_ids=tuple(prompt),
+            sampling=params,
+            generated_token_ids=tuple(generated),
+            priority=priority,
         )
+        self.scheduler.add(message, self.now)
 
     def step(self) -> bool:
         """One turn of the scheduling loop, `steps_in_flight` at a time. False: nothing is left to do."""

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+
+# mlx_lm takes names from it; this waits where another thread is importing it, as the tokenizer's does.
+import transformers  # noqa: F401
 from mlx.nn.layers.base import Module
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.utils import load_config, load_model

@@ -79,6 +79,7 @@ class Lockstep:
         self.texts: dict[str, list[int]] = {}
         self.ends: dict[str, TokenDelta] = {}
         self.plans: list[StepPlan] = []
+        self.failed_plans: list[StepPlan] = []
         self.in_flight: deque[StepPlan] = deque()
         self.submitted: deque[tuple[StepPlan, int]] = deque()
         self.results: deque[StepResult] = deque()
@@ -134,6 +135,7 @@ class Lockstep:
         self._deliver(self.scheduler.update(plan, result))
         if result.error is not None:
             self._epoch += 1
+            self.failed_plans.append(plan)
         return True
 
     # ---- many ------------------------------------------------------------------------------------

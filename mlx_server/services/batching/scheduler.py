@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from mlx_server.core.errors import ContextLengthError, RequestError
-from mlx_server.core.messages import EngineStats, FinishReason, GenerateRequest, Priority, TokenDelta
+from mlx_server.core.messages import EngineStats, FinishReason, GenerateRequest, Priority, SamplingParams, TokenDelta
 from mlx_server.core.step import BLOCK_SIZE, SampledToken, Segment, StepPlan, StepResult
 from mlx_server.services.batching.admission import Admission, Outcome
 from mlx_server.services.batching.block_tables import BlockTables
@@ -80,6 +80,8 @@ class Scheduler:
         max_tokens = min(message.sampling.max_tokens, self.config.max_model_len - prompt_len)
         if len(message.generated_token_ids) >= max_tokens:
             raise RequestError("every token that was asked for is generated already", field="generated_token_ids")
+        if any(self._is_stop(message.sampling, token_id) for token_id in message.generated_token_ids):
+            raise RequestError("an end token is generated already", field="generated_token_ids")
         priority, arrival_s = Priority(message.priority), now
         if message.arrival_s is not None:
             arrival_s = min(message.arrival_s, now)
@@ -244,22 +246,22 @@ class Scheduler:
             self._sets.forget_if_over(request)  # an overrun token: not counted, not delivered
             return None
         request.tokens.append(token.token_id)
-        if self._is_stop(request, token.token_id):
+        if self._is_stop(request.sampling, token.token_id):
             return self._finish_at(request, FinishReason.STOP, None)
         self.counters.generated_tokens += 1
         if request.num_generated >= request.max_tokens:
             return self._finish_at(request, FinishReason.LENGTH, token)
         return _delta(request, token, None, None)
 
-    def _is_stop(self, request: Request, token_id: int) -> bool:
-        sampling = request.sampling
+    def _is_stop(self, sampling: SamplingParams, token_id: int) -> bool:
         if token_id in self.config.eos_token_ids and not sampling.ignore_eos:
             return True
         return token_id in sampling.stop_token_ids
 
     def _finish_at(self, request: Request, reason: FinishReason, token: SampledToken | None) -> TokenDelta:
         if self._last_finish_s is not None:
-            gap_s = max(self._now - self._last_finish_s, 0.0)
+            idle_until_s = max(self._last_finish_s, request.arrival_s)
+            gap_s = max(self._now - idle_until_s, 0.0)
             self._finish_gap_s += 0.2 * (gap_s - self._finish_gap_s)
         self._last_finish_s = self._now
         self._shares.observe_answer(request.num_generated)
@@ -346,7 +348,10 @@ class Scheduler:
 
 def _rows_of(plan: StepPlan) -> set[str]:
     """Every request that could make the step fail."""
-    return {part.request_id for part in (*plan.joins, *plan.commits, *plan.segments)}
+    rows = {segment.request_id for segment in plan.segments}
+    rows.update(join.request_id for join in plan.joins)
+    rows.update(commit.request_id for commit in plan.commits)
+    return rows
 
 
 def _end(segment: Segment) -> int:

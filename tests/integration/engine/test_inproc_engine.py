@@ -268,19 +268,45 @@ async def test_results_that_arrive_after_a_cancel_go_nowhere() -> None:
 
 @pytest.mark.parametrize("overlaps", [True, False])
 @pytest.mark.parametrize("where", ["launch", "finish"])
-async def test_a_failing_step_answers_every_request_in_it_and_the_thread_lives_on(where: str, overlaps: bool) -> None:
+async def test_a_step_that_fails_once_fails_nobody_and_the_thread_lives_on(where: str, overlaps: bool) -> None:
     runner = TokenPoolRunner(64, overlaps=overlaps)
     (runner.fail_launch if where == "launch" else runner.fail_finish).add(6)
     async with running(runner) as engine:
-        results = await asyncio.gather(*(collect(engine, request(f"r{i}", prompt_of(20, i), 40)) for i in range(4)))
-        assert [last.finish_reason for _, last in results] == [FinishReason.ERROR] * 4
-        assert all(f"DeviceError: {where} of step 6" == last.error for _, last in results)
-        again = request("again", prompt_of(20), 40)
-        tokens, last = await collect(engine, again)
-        assert (tokens, last.finish_reason) == (reference(runner, again), FinishReason.LENGTH)
+        messages = [request(f"r{i}", prompt_of(20, i), 40) for i in range(4)]
+        results = await asyncio.gather(*(collect(engine, message) for message in messages))
         await until_idle(engine)
+        assert scheduler_of(engine).stats().failed_steps == 1
+    for message, (tokens, last) in zip(messages, results, strict=True):
+        assert (tokens, last.finish_reason) == (reference(runner, message), FinishReason.LENGTH)
     assert runner.violations == []
     assert runner.resets == 1
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+@pytest.mark.parametrize("where", ["launch", "finish", "named"])
+async def test_who_makes_steps_fail_ends_with_the_reason_and_all_others_get_their_texts(
+    where: str, overlaps: bool
+) -> None:
+    runner = TokenPoolRunner(64, overlaps=overlaps)
+    if where == "named":
+        runner.bad_rows.add("r2")
+    else:
+        (runner.poison_launch if where == "launch" else runner.poison)["r2"] = 45
+    async with running(runner) as engine:
+        messages = [request(f"r{i}", prompt_of(20, i), 40) for i in range(4)]
+        results = await asyncio.gather(*(collect(engine, message) for message in messages))
+        again = request("again", prompt_of(20), 40)
+        results.append(await collect(engine, again))
+        await until_idle(engine)
+        assert runner.resets == scheduler_of(engine).stats().failed_steps <= 5
+    bad_tokens, bad = results.pop(2)
+    assert bad.finish_reason is FinishReason.ERROR
+    assert bad.error is not None
+    assert bad.error == "RowError: a bad row" or bad.error.startswith(f"DeviceError: {where} of step ")
+    assert bad_tokens == reference(runner, messages.pop(2))[: 0 if where == "named" else 25]
+    for message, (tokens, last) in zip([*messages, again], results, strict=True):
+        assert (tokens, last.finish_reason) == (reference(runner, message), FinishReason.LENGTH)
+    assert runner.violations == []
 
 
 async def test_a_runner_that_cannot_be_reset_ends_the_engine_not_the_wait() -> None:

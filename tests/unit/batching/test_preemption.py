@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from mlx_server.core.messages import Priority
@@ -191,3 +193,22 @@ def test_low_requests_get_their_turn_under_a_stream_of_important_ones() -> None:
     engine.finish()
     engine.check_over()
     assert 20.0 <= waited < 40.0
+
+
+def test_a_suspect_of_a_failed_step_takes_the_room_of_anybody(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody else may start before it is tried: all would wait until a long answer is over."""
+    caplog.set_level(logging.CRITICAL, logger="mlx_server.engine.generation_thread")
+    engine = lockstep(8, prefix_cache=False)
+    engine.add(request("long", prompt_of(90, 1), max_tokens=150))
+    engine.add(request("big", prompt_of(60, 2), max_tokens=150))
+    plan = engine.schedule()
+    assert plan is not None
+    assert [j.request_id for j in plan.joins] == ["long", "big"]
+    engine.runner.fail_finish.add(plan.step_id)
+    engine.step_alone()
+    engine.add(request("new", prompt_of(10, 3), max_tokens=1, priority=HIGH))
+    while "new" not in engine.ends:
+        engine.step_alone()
+    assert len(engine.texts["long"]) < 20
+    engine.finish()
+    engine.check_over()

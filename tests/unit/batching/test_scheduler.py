@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from mlx_server.core.errors import ContextLengthError, QueueFullError, RequestError
@@ -425,6 +426,29 @@ def test_retry_after_follows_the_pace_at_which_requests_end() -> None:
     with pytest.raises(QueueFullError) as error:
         engine.add(request("more", prompt_of(20)))
     assert math.isclose(error.value.retry_after_s, 20, abs_tol=1)
+
+
+def test_retry_after_does_not_count_idle_time() -> None:
+    engine = lockstep(max_num_seqs=1, max_queue=1)
+    for i in range(30):
+        engine.now += 3600.0
+        engine.add(request(f"r{i}", prompt_of(20, i), max_tokens=1))
+        engine.now += 2.0
+        engine.finish()
+    engine.add(request("last", prompt_of(20), max_tokens=1))
+    with pytest.raises(QueueFullError) as error:
+        engine.add(request("more", prompt_of(20)))
+    assert error.value.retry_after_s == 2
+
+
+@pytest.mark.parametrize("generated", [(7,) * 5, (7, 99), (7, EOS)])
+def test_a_text_that_has_ended_is_not_taken_up_again(generated: tuple[int, ...]) -> None:
+    engine = lockstep()
+    message = request("a", prompt_of(20), max_tokens=5, stop_token_ids=(99,))
+    with pytest.raises(RequestError, match="already") as error:
+        engine.scheduler.add(msgspec.structs.replace(message, generated_token_ids=generated), 0.0)
+    assert error.value.field == "generated_token_ids"
+    engine.scheduler.add(msgspec.structs.replace(message, generated_token_ids=(7,) * 4), 0.0)
 
 
 def test_an_empty_prompt_and_an_id_in_use_are_refused() -> None:
