@@ -127,6 +127,7 @@ class EngineHost:
             await asyncio.to_thread(self._thread.join)
         if self._loading is not None and not self._loading.done():
             self._loading.set_exception(EngineDeadError(self._dead))
+            self._loading.exception()  # there may be nobody who waits for it
 
     # ---- callbacks of the generation thread, on the event loop --------------------------------------
 

@@ -135,6 +135,7 @@ class SupervisedEngine:
             await self._process.stop()
         if self._loading is not None and not self._loading.done():
             self._loading.set_exception(EngineDeadError(self._dead))
+            self._loading.exception()  # there may be nobody who waits for it
 
     # ---- requests --------------------------------------------------------------------------------
 
@@ -247,6 +248,7 @@ class SupervisedEngine:
     def _find_culprit(self, death: Death) -> None:
         held = [stream for row in death.rows if (stream := self._streams.of_attempt(row)) is not None]
         if not held:
+            self._blame.all_stopped()
             return
         culprit = self._blame.failed({stream.id: len(stream.tokens) + 1 for stream in held})
         for stream in held:

@@ -1,6 +1,6 @@
 """Run benchmarks one after the other; write a JSON file each, a plot and a summary.
 
-python -m tests.bench                 all of them, about fifteen minutes on two cores
+python -m tests.bench                 all of them, about 25 minutes on two cores
 python -m tests.bench decode stall    some of them
 """
 

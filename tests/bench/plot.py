@@ -100,6 +100,54 @@ def _claims(axis: Axes, result: dict[str, Any]) -> None:
     axis.legend()
 
 
+def _isolation(axis: Axes, result: dict[str, Any]) -> None:
+    modes = {mode: [ratio for row in result["rounds"] for ratio in row[mode]["ratios"]] for mode in result["median"]}
+    for mode, ratios in modes.items():
+        label = f"{mode} (median {result['median'][mode]['ratio']:.2f})"
+        axis.plot(range(1, len(ratios) + 1), ratios, ".", label=label)
+    axis.axhline(0.95, color="tab:red", linewidth=1, label="0.95")
+    axis.set(title=f"Decode beside {result['asked_requests_s']:.0f} other requests a second, of quiet")
+    axis.set(xlabel="noisy window", ylabel="ratio", ylim=(0, None))
+    axis.legend(loc="lower right")
+
+
+def _boundary(axis: Axes, result: dict[str, Any]) -> None:
+    rounds = range(1, len(result["rounds"]) + 1)
+    for mode, marker in (("process", "o"), ("inprocess", "s")):
+        axis.plot(rounds, [r[mode]["tok_s"] for r in result["rounds"]], f"{marker}-", label=mode)
+    axis.set(title=f"Decode, {result['streams']} streams (median ratio {result['median']['tok_s_ratio']:.2f})")
+    axis.set(xlabel="round", ylabel="tokens / s", ylim=(0, None), xticks=list(rounds))
+    axis.legend(loc="lower right")
+
+
+def _restart(axis: Axes, result: dict[str, Any]) -> None:
+    rounds = list(range(1, len(result["rounds"]) + 1))
+    names = {
+        "first_token_s": "first token of any",
+        "pause_median_s": "median pause",
+        "pause_longest_s": "longest pause",
+    }
+    for place, (key, label) in enumerate(names.items()):
+        values = [row[key] for row in result["rounds"]]
+        axis.bar([r + 0.25 * (place - 1) for r in rounds], values, 0.25, label=label)
+    axis.set(title=f"kill -9 of the engine under {result['streams']} streams", xlabel="kill", ylabel="s", xticks=rounds)
+    axis.margins(y=0.6)
+    axis.legend(loc="upper left")
+
+
+def _startup(axis: Axes, result: dict[str, Any]) -> None:
+    median = result["median"]
+    places = range(len(median))
+    for place, key in ((-0.2, "listening_s"), (0.2, "ready_s")):
+        bars = axis.bar([p + place for p in places], [row[key] for row in median.values()], 0.4, label=key[:-2])
+        axis.bar_label(bars, fmt="%.2f")
+    axis.axhline(2.0, color="tab:red", linewidth=1, label="2 s to a listening port")
+    axis.set(title="Start of the daemon", ylabel="s")
+    axis.set_xticks(list(places), list(median))
+    axis.margins(y=0.6)
+    axis.legend(loc="upper left")
+
+
 PANELS: dict[str, Callable[[Axes, dict[str, Any]], None]] = {
     "decode": _decode,
     "throughput": _throughput,
@@ -107,4 +155,8 @@ PANELS: dict[str, Callable[[Axes, dict[str, Any]], None]] = {
     "stall": _stall,
     "memory": _memory,
     "claims": _claims,
+    "isolation": _isolation,
+    "boundary": _boundary,
+    "restart": _restart,
+    "startup": _startup,
 }

@@ -130,7 +130,7 @@ async def until_idle(engine: InProcessEngine) -> EngineStats:
     """The rows of closed streams go at the next step boundary."""
     while True:
         stats = await engine.stats()
-        if stats.running == stats.waiting == stats.blocks_used == 0:
+        if stats.running == stats.waiting == stats.blocks_used == 0 and engine.host.is_idle:
             return stats
         await asyncio.sleep(0)
 

@@ -17,6 +17,11 @@ class QueueLimits:
         self._of_priority: Counter[Priority] = Counter()
         self._of_tenant: Counter[str] = Counter()
 
+    @property
+    def tenants_wait(self) -> bool:
+        """Whether a request that has a tenant waits."""
+        return any(self._of_tenant)
+
     def check(self, priority: Priority, tenant: str, retry_after_s: int) -> None:
         """Raises `QueueFullError` when one more would be too many."""
         if self._of_priority[priority] >= self._per_priority:

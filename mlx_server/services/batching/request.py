@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mlx_server.core.messages import GenerateRequest, Priority, SamplingParams
 from mlx_server.core.step import BLOCK_SIZE
+from mlx_server.services.batching.fair_share import Charge
 from mlx_server.services.batching.request_queue import QueueKey
 
 
@@ -41,7 +42,7 @@ class Request:
     in_flight: samples planned whose tokens are not known yet (at most 2: one step ahead).
     block_table: physical blocks of positions [0, len * BLOCK_SIZE), reserved ahead of the commit.
     block_hashes: chained hashes of the full blocks of `tokens`, as far as computed.
-    charged_tokens: for which its tenant was charged when it came (see `fair_share.py`).
+    charge: what its tenant paid for its place in the queue.
     awaited_hash: of the block that a twin was computing when this request last tried to be admitted.
     """
 
@@ -64,7 +65,7 @@ class Request:
     cached_tokens: int = 0
     queue_s: float = 0.0
     admissions: int = 0
-    charged_tokens: float = 0.0
+    charge: Charge = field(default_factory=Charge)
     awaited_hash: bytes | None = None
 
     @classmethod

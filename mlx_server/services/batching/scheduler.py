@@ -12,10 +12,11 @@ import math
 
 from mlx_server.core.errors import ContextLengthError, RequestError
 from mlx_server.core.messages import EngineStats, FinishReason, GenerateRequest, Priority, SamplingParams, TokenDelta
-from mlx_server.core.step import BLOCK_SIZE, SampledToken, Segment, StepPlan, StepResult
+from mlx_server.core.step import BLOCK_SIZE, SampledToken, StepPlan, StepResult
 from mlx_server.services.batching.admission import Admission, Outcome
 from mlx_server.services.batching.block_tables import BlockTables
 from mlx_server.services.batching.config import Counters, SchedulerConfig
+from mlx_server.services.batching.culprits import clear_of_doubt, culprits
 from mlx_server.services.batching.fair_share import FairShare
 from mlx_server.services.batching.plan_draft import PlanDraft
 from mlx_server.services.batching.prefill_budget import PrefillBudget
@@ -88,11 +89,13 @@ class Scheduler:
         else:
             self._limits.check(priority, message.tenant, max(1, math.ceil(self._finish_gap_s)))
         self._seq += 1
-        charge = self._shares.charge(message.tenant, priority, arrival_s, prompt_len, max_tokens)
-        key = queue_key(charge.rank_s, priority, self._seq)
+        charge = self._shares.charge(
+            message.tenant, priority, arrival_s, prompt_len, max_tokens, self._limits.tenants_wait
+        )
+        key = queue_key(charge.start_s, priority, self._seq)
         root = root_hash(self.config.model_identity, message.cache_salt)
         request = Request.create(message, key, arrival_s, root, max_tokens)
-        request.charged_tokens = charge.tokens
+        request.charge = charge
         self._sets.add(request)
 
     def cancel(self, request_id: str) -> bool:
@@ -118,7 +121,7 @@ class Scheduler:
     ) -> TokenDelta:
         self._sets.finish(request)
         used = request.num_generated + (request.num_prompt_tokens - request.cached_tokens if request.admissions else 0)
-        self._shares.settle(request.tenant, request.priority, request.charged_tokens, used)
+        self._shares.settle(request.tenant, request.priority, request.charge, used)
         return _delta(request, token, reason, error)
 
     # ---- schedule ------------------------------------------------------------------------------
@@ -188,6 +191,7 @@ class Scheduler:
                     # Rows that prefill go on, also behind a head without room: it may be their twin.
                     admitting = outcome is Outcome.WAITS_FOR_TWIN and self._defer(request, deferred, hashed)
                     continue
+                self._shares.served(request.charge)
             others = bool(prefilling) or (admitting and bool(self._sets.waiting))
             chunk = budget.chunk(request.num_computed, len(request.tokens), others_wait=others)
             if chunk == 0:
@@ -230,8 +234,7 @@ class Scheduler:
         if plan.segments:
             self._times.observe(result.duration_s, units)
             self._shares.observe_step(plan.num_tokens, result.duration_s)
-        if self._sets.blame.in_doubt:
-            self._clear_of_doubt(plan)
+        clear_of_doubt(self._sets, plan)
         deltas = []
         sampling = [segment for segment in plan.segments if segment.sample]
         for segment, token in zip(sampling, result.sampled, strict=True):
@@ -267,12 +270,6 @@ class Scheduler:
         self._shares.observe_answer(request.num_generated)
         return self._finish(request, reason, token=token)
 
-    def _clear_of_doubt(self, plan: StepPlan) -> None:
-        blame = self._sets.blame
-        for segment in plan.segments:
-            if segment.request_id in blame.in_doubt:
-                blame.progressed(segment.request_id, _end(segment))
-
     def _step_failed(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
         """Nothing of the plan took effect, and the runner has dropped every row.
 
@@ -287,7 +284,7 @@ class Scheduler:
         deltas = []
         if not result.skipped:
             self.counters.failed_steps += 1
-            for request_id in self._culprits(plan, result):
+            for request_id in culprits(self._sets, plan, result):
                 request = self._sets.get(request_id)
                 if request is not None and request.state is not RequestState.FINISHED:
                     deltas.append(self._finish(request, FinishReason.ERROR, result.error))
@@ -296,16 +293,6 @@ class Scheduler:
             if (request := self._sets.get(request_id)) is not None:
                 self._sets.forget_if_over(request)
         return deltas
-
-    def _culprits(self, plan: StepPlan, result: StepResult) -> tuple[str, ...]:
-        """Known by the runner, or found by trial. A request that has ended meanwhile is nobody to blame."""
-        if known := tuple(r for r in result.culprits if r in self._sets):
-            return known
-        touched = [self._sets.get(r) for r in _rows_of(plan)]
-        reached = {r.request_id: r.num_computed for r in touched if r and r.state is not RequestState.FINISHED}
-        reached |= {s.request_id: _end(s) for s in plan.segments if s.request_id in reached}
-        culprit = self._sets.blame.failed(reached)
-        return () if culprit is None else (culprit,)
 
     # ---- observation ---------------------------------------------------------------------------
 
@@ -344,19 +331,6 @@ class Scheduler:
             raise RuntimeError("running requests are not in key order")
         if len(running) > self.config.max_num_seqs:
             raise RuntimeError("more rows than max_num_seqs")
-
-
-def _rows_of(plan: StepPlan) -> set[str]:
-    """Every request that could make the step fail."""
-    rows = {segment.request_id for segment in plan.segments}
-    rows.update(join.request_id for join in plan.joins)
-    rows.update(commit.request_id for commit in plan.commits)
-    return rows
-
-
-def _end(segment: Segment) -> int:
-    """The position behind its last token."""
-    return segment.start + (1 if segment.token_ids is None else len(segment.token_ids))
 
 
 def _delta(request: Request, token: SampledToken | None, reason: FinishReason | None, error: str | None) -> TokenDelta:

@@ -82,6 +82,22 @@ def test_a_flood_does_not_delay_another_tenant(tenants: tuple[str, str]) -> None
     w.engine.check_over()
 
 
+def test_floods_do_not_delay_a_newcomer_however_many_they_are() -> None:
+    """The queue's time is not the clock's: four floods are served at a quarter of their pace."""
+    w = world()
+    warm(w)
+    for i in range(60):
+        for tenant in "abcd":
+            w.add(of(tenant, f"{tenant}{i}"))
+    for i in range(5):
+        for _ in range(100):
+            w.step()
+        w.add(of("calm", f"calm{i}"))
+    while not all(f"calm{i}" in w.ended for i in range(5)):
+        w.step()
+    assert max(w.wait_s(f"calm{i}") for i in range(5)) < 4 * 11 * STEP_S
+
+
 def test_two_floods_get_equal_shares() -> None:
     w = world()
     warm(w)
@@ -146,22 +162,28 @@ charges = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(charges, st.randoms())
-def test_ranks_are_never_before_arrivals_and_in_order(
+def test_starts_are_never_before_the_virtual_time_which_never_goes_back(
     requests: list[tuple[str, Priority, float, int, int]], rng: random.Random
 ) -> None:
-    """So nobody starves: a rank is fixed, and whoever comes later ranks no earlier than it comes."""
-    shares, now = FairShare(), 0.0
+    """So nobody starves: a start is fixed, and whoever comes later starts no earlier than what was served last."""
+    shares, now, virtual = FairShare(), 0.0, 0.0
     shares.observe_step(100, 1.0)
     last: dict[tuple[str, Priority], float] = {}
+    waiting = []
     for tenant, priority, later, prompt, max_tokens in requests:
         now += later
-        charge = shares.charge(tenant, priority, now, prompt, max_tokens)
-        assert charge.rank_s >= now
-        assert charge.rank_s >= last.get((tenant, priority), 0.0)
-        last[tenant, priority] = charge.rank_s
-        if rng.random() < 0.2:
-            last.pop((tenant, priority))
-            shares.settle(tenant, priority, charge.tokens, rng.randrange(prompt + max_tokens))
+        charge = shares.charge(tenant, priority, now, prompt, max_tokens, is_busy=bool(waiting))
+        assert charge.start_s >= (virtual if waiting else max(virtual, now))
+        assert charge.start_s >= last.get((tenant, priority), 0.0)
+        last[tenant, priority] = charge.start_s
+        waiting.append((charge, tenant, priority, prompt + max_tokens))
+        while waiting and rng.random() < 0.5:
+            waiting.sort()
+            charge, *whose, tokens = waiting.pop(0)
+            shares.served(charge)
+            virtual = max(virtual, charge.start_s)
+            last.pop((whose[0], whose[1]), None)
+            shares.settle(whose[0], whose[1], charge, rng.randrange(tokens))
         shares.observe_step(rng.randrange(500), rng.random())
         shares.observe_answer(rng.randrange(300))
 
@@ -169,13 +191,14 @@ def test_ranks_are_never_before_arrivals_and_in_order(
 def test_without_a_tenant_the_arrival_counts() -> None:
     shares = FairShare()
     shares.observe_step(10, 1.0)
-    assert [shares.charge("", Priority.NORMAL, 5.0, 1000, 1000).rank_s for _ in range(3)] == [5.0] * 3
+    starts = [shares.charge("", Priority.NORMAL, 5.0, 1000, 1000, is_busy=False).start_s for _ in range(3)]
+    assert starts == [5.0] * 3
 
 
 def test_a_tenants_important_request_does_not_wait_for_its_flood_below() -> None:
     shares = FairShare()
     shares.observe_step(10, 1.0)
     for _ in range(50):
-        shares.charge("a", Priority.LOW, 0.0, 1000, 100)
-    assert shares.charge("a", Priority.NORMAL, 1.0, 10, 10).rank_s == 1.0
-    assert shares.charge("a", Priority.LOW, 1.0, 10, 10).rank_s > 50.0
+        shares.charge("a", Priority.LOW, 0.0, 1000, 100, is_busy=True)
+    assert shares.charge("a", Priority.NORMAL, 1.0, 10, 10, is_busy=True).start_s == 0.0
+    assert shares.charge("a", Priority.LOW, 1.0, 10, 10, is_busy=True).start_s > 50.0
