@@ -80,6 +80,8 @@ class EventStream(Response):
             if not pending.done():
                 pending.cancel()
                 await asyncio.wait({pending})
+            elif not pending.cancelled():
+                pending.exception()  # the client may be gone before anybody asks what has come of it
 
     async def _send(self, send: Send, data: bytes) -> None:
         if not self._started:

@@ -127,7 +127,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of an engine, cheap to take. The bytes are those of the device after the last step.
 
-    pid: of the process that holds the model. restarts: times that it had to be replaced. resumed: requests that went
+    pid: of the process that holds the model; 0 while there is none. restarts: times that it had to be replaced. resumed: requests that went
     on in another process than they began in.
     """
 

@@ -159,7 +159,11 @@ class HttpProtocol(H11Protocol):
         self._owes_timer.cancel()
         self._unset_keepalive_if_required()
         if self.conn.their_state is h11.SEND_BODY or self.conn.refusal is not None or self in self._shared.refused:
-            self._socket.write_eof()  # a close now would be a reset, which takes the answer away from its reader
+            try:
+                self._socket.write_eof()  # a close now would be a reset, which takes the answer away from its reader
+            except OSError:  # the client has reset the connection
+                self.abort()
+                return
             self.flow.resume_reading()
             self._end_timer.start(LINGER_S)
         else:

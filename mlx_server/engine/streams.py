@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 
 from msgspec.structs import replace
@@ -33,7 +32,8 @@ class TokenStream:
         self.is_finished = False
         self._arrived_s = time.monotonic()
         self._first: TokenDelta | None = None
-        self._unread: deque[TokenDelta | MlxServeError] = deque()
+        self._unread: list[TokenDelta] = []
+        self._error: MlxServeError | None = None
         self._arrival = asyncio.Event()
 
     @property
@@ -67,29 +67,30 @@ class TokenStream:
             first = self._first or delta
             delta = replace(delta, request_id=self.id, cached_tokens=first.cached_tokens, queue_s=first.queue_s)
         self._first = self._first or delta
+        if self.is_finished:
+            return
+        self.is_finished = delta.finish_reason is not None
         self.tokens.extend(delta.token_ids)
-        self._put(delta, ends=delta.finish_reason is not None)
+        self._unread.append(delta)
+        self._arrival.set()
 
     def fail(self, error: MlxServeError) -> None:
         """The request ends with an exception at its reader."""
-        self._put(error, ends=True)
+        if not self.is_finished:
+            self.is_finished = True
+            self._error = error
+            self._arrival.set()
 
     async def read(self) -> TokenDelta:
-        """The next delta. Raises what `fail` was given."""
-        while not self._unread:
+        """Everything that has come, as one delta. Raises what `fail` was given."""
+        while not self._unread and self._error is None:
             self._arrival.clear()
             await self._arrival.wait()
-        item = self._unread.popleft()
-        if isinstance(item, MlxServeError):
-            raise item
-        return item
-
-    def _put(self, item: TokenDelta | MlxServeError, ends: bool) -> None:
-        if self.is_finished:
-            return
-        self.is_finished = ends
-        self._unread.append(item)
-        self._arrival.set()
+        if self._unread:
+            unread, self._unread = self._unread, []
+            return _joined(unread)
+        assert self._error is not None
+        raise self._error
 
 
 class Streams:
@@ -190,3 +191,13 @@ class Streams:
     def _forget_attempt(self, stream: TokenStream) -> bool:
         attempt, stream.attempt = stream.attempt, None
         return attempt is not None and self._by_attempt.pop(attempt, None) is not None
+
+
+def _joined(deltas: list[TokenDelta]) -> TokenDelta:
+    if len(deltas) == 1:
+        return deltas[0]
+    return replace(
+        deltas[-1],
+        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        logprobs=tuple(logprob for delta in deltas for logprob in delta.logprobs),
+    )

@@ -121,7 +121,13 @@ class SupervisedEngine:
             except (TimeoutError, EngineDeadError) as error:
                 logger.debug("no figures from the engine: %s", error)
         stats = self._last_stats or _no_stats()
-        return replace(stats, waiting=stats.waiting + len(self._parked), restarts=self._restarts, resumed=self._resumed)
+        return replace(
+            stats,
+            pid=self._process.pid if self._process is not None else 0,
+            waiting=stats.waiting + len(self._parked),
+            restarts=self._restarts,
+            resumed=self._resumed,
+        )
 
     async def close(self) -> None:
         """See `EngineClient.close`."""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from mlx_server.core.blame import MAX_FAILURES
 from mlx_server.core.errors import QueueFullError
 from mlx_server.core.messages import FinishReason, GenerateRequest, Priority
 from tests.fakes.lockstep import Lockstep, lockstep, prompt_of, request
@@ -205,7 +204,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_else_ends_with_an_error(self) -> None:
-        """But one that failures without a cause have hit twice. (A cause that is cancelled in time is none.)"""
+        """But one in two failures, one of them without a cause. (A cause that is cancelled in time is none.)"""
         if not hasattr(self, "engine"):
             return
         runner = self.engine.runner
@@ -213,8 +212,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         for request_id, end in self.engine.ends.items():
             if end.finish_reason is FinishReason.ERROR and request_id not in guilty:
                 failed = [p for p in self.engine.failed_plans if request_id in {s.request_id for s in p.segments}]
-                assert len(failed) >= MAX_FAILURES
-                assert self.transients + self.cancels >= MAX_FAILURES
+                assert len(failed) >= 2
+                assert self.transients + self.cancels >= 1
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
