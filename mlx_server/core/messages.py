@@ -18,6 +18,14 @@ class Priority(enum.IntEnum):
     LOW = 2
 
 
+class MemoryLevel(enum.IntEnum):
+    """How short the machine is of memory. The daemon reads it; an engine acts on it."""
+
+    NORMAL = 0
+    WARN = 1
+    CRITICAL = 2
+
+
 class FinishReason(enum.StrEnum):
     """Why a request ended. Every request ends exactly once, with one of these."""
 
