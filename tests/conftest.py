@@ -19,10 +19,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Whoever runs the tests may have API keys; daemons of tests have none but those a test gives them."""
+    """Whoever runs the tests may have API keys and settings; daemons of tests have none but those a test gives them."""
     path = tmp_path_factory.mktemp("keys") / "keys.json"
     path.touch(mode=0o600)
     path.write_text('{"version": 1, "keys": []}')
+    settings = tmp_path_factory.mktemp("settings") / "config.toml"
+    settings.touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLX_SERVE_KEYS_FILE", str(path))
+        patch.setenv("MLX_SERVE_CONFIG", str(settings))
         yield

@@ -51,7 +51,7 @@ class StepDriver:
 
     def fresh(self, num_blocks: int = 256, kept_bytes: int | None = None, **config: Any) -> None:
         servable = self.loaded.servable
-        pool = KVPool(servable.layers, num_blocks)
+        pool = KVPool(servable.layers, config.get("initial_blocks", num_blocks))
         sampler = Sampler(servable.vocab_size, self._eos)
         self.runner = ModelRunner(
             servable, pool, sampler, kept_limit(pool.nbytes) if kept_bytes is None else kept_bytes

@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mlx_server.api.dashboard_files import PAGE_PATHS
 from mlx_server.api.errors import ErrorReply
 from mlx_server.api.host_guard import is_loopback
 from mlx_server.api.request_log import record_of
@@ -21,8 +22,9 @@ from mlx_server.services.key_limits import KeyLimits
 from mlx_server.services.key_ring import KeyRing
 from mlx_server.services.keys import ApiKey
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
-"""Answered without a key, with no more than a status: whoever supervises the daemon has none."""
+OPEN_PATHS = frozenset({"/health", "/ready"}) | PAGE_PATHS
+"""Answered without a key: with no more than a status, since whoever supervises the daemon has none, and the page of the
+dashboard, which holds no data and asks for a key."""
 _UNLIMITED_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _STATE_KEY = "mlx_serve_caller"
 

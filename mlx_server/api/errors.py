@@ -10,18 +10,23 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from mlx_server.core.errors import (
     DeadlineError,
     EngineDeadError,
     EngineNotReadyError,
     GenerationError,
+    MemoryPressureError,
     MlxServeError,
     QueueFullError,
     RequestError,
 )
 
 logger = logging.getLogger(__name__)
+
+ERROR_CODE_KEY = "mlx_serve_error_code"
+"""Where, in the scope's state, an error's response leaves its code."""
 
 ENGINE_DEAD_RETRY_S = 5
 SHUTTING_DOWN_RETRY_S = 5
@@ -80,7 +85,17 @@ class ErrorReply:
             headers["www-authenticate"] = "Bearer"
         if self.close:
             headers["connection"] = "close"
-        return Response(self.body(), self.status, headers, media_type="application/json")
+        return _ErrorResponse(self, headers)
+
+
+class _ErrorResponse(Response):
+    def __init__(self, reply: ErrorReply, headers: dict[str, str]) -> None:
+        super().__init__(reply.body(), reply.status, headers, media_type="application/json")
+        self._code = reply.code or reply.kind
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})[ERROR_CODE_KEY] = self._code
+        await super().__call__(scope, receive, send)
 
 
 def error_reply(error: Exception) -> ErrorReply:
@@ -101,6 +116,8 @@ def error_reply(error: Exception) -> ErrorReply:
             return ErrorReply(503, message, "server_error", None, "shutting_down", retry_s, close=True)
         case DeadlineError():
             return ErrorReply(503, str(error), "server_error", None, "deadline_exceeded", BUSY_RETRY_S)
+        case MemoryPressureError():
+            return ErrorReply(503, str(error), "server_error", None, "memory_pressure", error.retry_after_s)
         case EngineNotReadyError():
             return ErrorReply(503, str(error), "server_error", None, "model_loading", max(1, error.retry_after_s))
         case EngineDeadError():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import Any
 
@@ -15,6 +16,8 @@ from mlx_server import __version__
 from mlx_server.api.access import is_known
 from mlx_server.api.serving import ServingState, serving_of
 from mlx_server.core.errors import EngineDeadError, EngineNotReadyError
+from mlx_server.core.messages import MemoryLevel
+from mlx_server.services.memory.reading import MemoryReading
 
 RETRY_S = 2
 """After which to ask again whether the daemon is ready."""
@@ -26,10 +29,12 @@ router = APIRouter()
 async def health(request: Request) -> Response:
     """200 whenever the daemon answers at all, with the figures for callers that may see them."""
     serving = serving_of(request)
-    about = _state(serving)
+    about = state_of(serving)
     if is_known(request):
-        about |= {"model": serving.name, "version": __version__}
+        about |= {"model": serving.name, "version": __version__, "pid": os.getpid()}
         about["uptime_s"] = round(time.monotonic() - serving.started_s, 3)
+        if serving.memory is not None:
+            about["memory"] = _memory(serving.memory, serving.memory_level)
         if serving.model is not None:
             about["max_model_len"] = serving.model.info.max_model_len
             with contextlib.suppress(EngineNotReadyError, EngineDeadError):  # the status says it
@@ -39,10 +44,18 @@ async def health(request: Request) -> Response:
     return Response(msgspec.json.encode(about), media_type="application/json")
 
 
+def _memory(reading: MemoryReading, level: MemoryLevel) -> dict[str, Any]:
+    """What is known of the reading, with levels by name and the share used in percent."""
+    known = {name: value for name, value in msgspec.structs.asdict(reading).items() if value is not None}
+    if reading.os_level is not None:
+        known["os_level"] = reading.os_level.name.lower()
+    return {"level": level.name.lower(), "used_percent": round(reading.used_percent, 1), **known}
+
+
 @router.get("/ready", response_model=None)
 async def ready(request: Request) -> Response:
     """200 when a request sent now would be answered; otherwise 503 with Retry-After, and why not."""
-    about = _state(serving_of(request))
+    about = state_of(serving_of(request))
     is_ready = about["status"] == "ok"
     if not is_known(request):
         about = {"status": about["status"]}
@@ -50,7 +63,7 @@ async def ready(request: Request) -> Response:
     return Response(msgspec.json.encode(about), 200 if is_ready else 503, headers, media_type="application/json")
 
 
-def _state(serving: ServingState) -> dict[str, Any]:
+def state_of(serving: ServingState) -> dict[str, Any]:
     """status: 'ok', 'loading', 'restarting', 'draining' or 'failed'; unless 'ok', also the reason."""
     if serving.draining:
         return {"status": "draining", "reason": "the daemon is shutting down"}

@@ -25,7 +25,7 @@ router = APIRouter()
 _REFS = "#/components/schemas/{model}"
 
 _MEANINGS = {
-    400: "A field is wrong or cannot be honoured, or the prompt leaves no room in the context.",
+    400: "A field is wrong or cannot be honoured, the prompt is too long, or the dashboard cancelled the request.",
     401: "An API key is needed, and the request has none that is valid.",
     403: "The Host header names another machine, or the Origin is one that is not allowed.",
     404: "There is no such model, or no such path.",
@@ -88,6 +88,7 @@ def document() -> dict[str, Any]:
             "/v1/models/{model_id}": {
                 "get": _get("Describe a model", "Model", 401, 403, 404) | {"parameters": [_MODEL_ID]}
             },
+            "/metrics": {"get": _metrics()},
             "/health": {"get": _state("Whether the daemon is alive, and its figures")},
             "/ready": {"get": _state("Whether a request sent now would be answered", 503)},
         },
@@ -134,6 +135,18 @@ def _event() -> dict[str, Any]:
 def _get(summary: str, model: str, *refusals: int) -> dict[str, Any]:
     answer = {"description": "OK", "content": _json(model)}
     return {"summary": summary, "responses": {"200": answer, **_refusals(*refusals)}}
+
+
+def _metrics() -> dict[str, Any]:
+    formats = {
+        "text/plain": {"schema": {"type": "string"}},
+        "application/openmetrics-text": {"schema": {"type": "string"}},
+    }
+    answer = {
+        "description": "Prometheus' text format, or OpenMetrics for a client that accepts it.",
+        "content": formats,
+    }
+    return {"summary": "Figures for Prometheus", "responses": {"200": answer, **_refusals(401, 403)}}
 
 
 def _state(summary: str, *others: int) -> dict[str, Any]:

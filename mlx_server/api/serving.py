@@ -13,12 +13,15 @@ from starlette.requests import Request
 
 from mlx_server.api.body import BodyReader
 from mlx_server.api.errors import RefusedError, ShuttingDownError
+from mlx_server.api.live.observed import Observed
 from mlx_server.chat.defaults import SamplingDefaults
 from mlx_server.chat.tokenizer import ChatTokenizer
 from mlx_server.core.errors import EngineDeadError, EngineNotReadyError
-from mlx_server.core.messages import EngineInfo
+from mlx_server.core.messages import EngineInfo, MemoryLevel
 from mlx_server.core.settings import Settings
 from mlx_server.engine.client import EngineClient
+from mlx_server.services.memory.reading import MemoryReading
+from mlx_server.telemetry.metrics import Metrics
 
 T = TypeVar("T")
 
@@ -48,9 +51,16 @@ class ServingState:
     engine_died: asyncio.Event = field(default_factory=asyncio.Event)  # set by the first request that finds it dead
     stage: str = "starting"  # of the load, for people
     progress: float = 0.0  # of the stage, from 0 to 1
+    observed: Observed = field(default_factory=Observed)
+    answering: int = 0  # answers that are being generated
+    memory: MemoryReading | None = None  # the newest
+    memory_level: MemoryLevel = MemoryLevel.NORMAL
+    look_at_memory: asyncio.Event = field(default_factory=asyncio.Event)  # something has happened that may change it
+    metrics: Metrics = field(init=False)
     bodies: BodyReader = field(init=False)
 
     def __post_init__(self) -> None:
+        self.metrics = Metrics(self.name)
         self.bodies = BodyReader(self.settings.max_body_bytes, self.settings.client_timeout_s)
 
     @property
@@ -74,12 +84,17 @@ class ServingState:
     @asynccontextmanager
     async def reading(self, deltas: AsyncGenerator[T, None]) -> AsyncIterator[AsyncGenerator[T, None]]:
         """Closes `deltas` in the end. When their engine ends with the daemon, they say so: `ShuttingDownError`."""
+        if self.answering == 0:
+            self.look_at_memory.set()
+        self.answering += 1
         try:
             async with aclosing(deltas):
                 yield deltas
         except EngineDeadError:
             self.loaded()  # raises when there is more to say
             raise
+        finally:
+            self.answering -= 1
 
     def check_name(self, model: str | None) -> None:
         """Raise a 404 unless `model` is absent, the served name, the underlying id, or 'default'."""

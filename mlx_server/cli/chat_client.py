@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import quote
@@ -51,11 +51,15 @@ class AnswerEnd:
 
 
 class Health(msgspec.Struct, kw_only=True):
-    """What GET /health says. status: 'ok', 'loading', 'restarting', 'draining' or 'failed'."""
+    """What GET /health says. status: 'ok', 'loading', 'restarting', 'draining' or 'failed'.
+
+    Everything but the status is missing where the daemon needs an API key and got none.
+    """
 
     status: str
     model: str = ""
     version: str = ""
+    pid: int = 0
     max_model_len: int | None = None
     stage: str = ""
     progress: float = 0.0
@@ -149,7 +153,7 @@ class ChatClient:
         started = time.perf_counter()
         reader = _AnswerReader(started)
         request = body | {"stream": True, "stream_options": {"include_usage": True}}
-        async with self._stream(request) as response:
+        async with self._stream("POST", "/v1/chat/completions", STREAM_TIMEOUT, json=request) as response:
             async for event in httpx2.EventSource(response):
                 if event.data == "[DONE]":
                     break
@@ -157,13 +161,35 @@ class ChatClient:
                     yield part
         yield reader.end()
 
+    async def complete(self, body: dict[str, Any]) -> bytes:
+        """The whole response to a chat completion request, as JSON text."""
+        with self._lost_is_a_chat_error():
+            response = await self._http.post("/v1/chat/completions", json=body, timeout=STREAM_TIMEOUT)
+        if response.status_code != httpx2.codes.OK:
+            raise _refusal(response, response.content)
+        return response.content
+
+    async def events(self, path: str, silence_s: float) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
+        """The events of a GET, until they end. `silence_s` without one counts as a lost connection."""
+        patience = httpx2.Timeout(CONNECT_TIMEOUT_S, read=silence_s)
+        async with self._stream("GET", path, patience) as response:
+            async for event in httpx2.EventSource(response):
+                yield event
+
     @asynccontextmanager
-    async def _stream(self, body: dict[str, Any]) -> AsyncIterator[httpx2.Response]:
-        try:
-            async with self._http.stream("POST", "/v1/chat/completions", json=body, timeout=STREAM_TIMEOUT) as response:
+    async def _stream(
+        self, method: str, path: str, patience: httpx2.Timeout, json: dict[str, Any] | None = None
+    ) -> AsyncIterator[httpx2.Response]:
+        with self._lost_is_a_chat_error():
+            async with self._http.stream(method, path, json=json, timeout=patience) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise _refusal(response, await response.aread())
                 yield response
+
+    @contextmanager
+    def _lost_is_a_chat_error(self) -> Iterator[None]:
+        try:
+            yield
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise ChatError(f"nothing answers at {self.url}; is the daemon still running?") from error
         except httpx2.HTTPError as error:

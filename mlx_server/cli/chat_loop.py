@@ -1,17 +1,15 @@
-"""The chat proper: read a turn, stream its answer, again. And the same once, for pipes and scripts."""
+"""The chat proper: read a turn, stream its answer, again."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 
 from mlx_server.cli.chat_client import AnswerEnd, ChatClient, ChatError
 from mlx_server.cli.chat_commands import COMMANDS, READ_ON, Chat, Next, run_command
 from mlx_server.cli.chat_input import ChatPrompt, echo_off
-from mlx_server.cli.chat_markdown import printable
 from mlx_server.cli.chat_session import ChatSession
 from mlx_server.cli.chat_view import AnswerPainter, ChatView
 
@@ -94,15 +92,3 @@ def _on_interrupt(task: asyncio.Task[AnswerEnd]) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGINT)
-
-
-async def chat_once(session: ChatSession, client: ChatClient, prompt: str) -> None:
-    """Write the plain answer to stdout as it comes. Raises `ChatError`."""
-    is_terminal = sys.stdout.isatty()
-    async with aclosing(client.answer(session.request(prompt))) as parts:
-        async for part in parts:
-            if not isinstance(part, AnswerEnd) and not part.is_reasoning:
-                sys.stdout.write(printable(part.text) if is_terminal else part.text)
-                sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
@@ -12,13 +10,6 @@ from rich.segment import Segment
 
 # html off: tags a model writes are text to be seen, where rich would drop them.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
-
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def printable(text: str) -> str:
-    """Without control characters: a model's text must not steer the terminal."""
-    return _CONTROLS.sub("", text)
 
 
 def split_final(text: str) -> int:

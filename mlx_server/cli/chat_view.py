@@ -13,7 +13,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from mlx_server.cli.chat_client import AnswerEnd, TextPart
-from mlx_server.cli.chat_markdown import printable, render_markdown, split_final
+from mlx_server.cli.chat_markdown import render_markdown, split_final
+from mlx_server.cli.printable import printable
 
 PAINT_INTERVAL_S = 0.05
 """Faster repainting costs the terminal work and shows nothing more."""

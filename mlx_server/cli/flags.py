@@ -6,13 +6,24 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
-from pydantic import BeforeValidator
-from pydantic.fields import FieldInfo
 
-from mlx_server.core.settings import Settings, load_settings, parse_bytes
+from mlx_server.core.config_file import CONFIG_VARIABLE
+from mlx_server.core.setting_docs import default_text, legal_text
+from mlx_server.core.settings import Settings, load_settings
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar=CONFIG_VARIABLE,
+        help="TOML file with settings. By default config.toml in the user's folder for settings, where there is one.",
+        metavar="FILE",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +49,8 @@ def describe_settings() -> Iterator[SettingDoc]:
             name=name,
             flag=f"--{dashed}/--no-{dashed}" if is_switch else f"--{dashed}",
             environment=prefix + name.upper(),
-            default=_default(field),
-            legal=_legal(field),
+            default=default_text(field),
+            legal=legal_text(field),
             description=field.description or "",
             is_switch=is_switch,
         )
@@ -49,7 +60,7 @@ def configuration_table() -> str:
     """The settings as the Markdown table of `docs/configuration.md` (`test_settings_table_is_current`)."""
     rows = ["| flag | environment | default | legal values | meaning |", "|---|---|---|---|---|"]
     rows += [
-        f"| `{doc.flag}` | `{doc.environment}` | {doc.default} | {doc.legal} | {doc.description} |"
+        f"| `{doc.flag}` | `{doc.environment}` | {_code(doc.default)} | {doc.legal} | {doc.description} |"
         for doc in describe_settings()
     ]
     return "\n".join(rows) + "\n"
@@ -59,21 +70,22 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Turn the parameter `settings: Settings` of `command` into one flag for each field.
 
     Flags reach `load_settings` as text, so that pydantic alone decides what is legal; a flag that is not
-    given leaves the field to the environment and the default. Raises `SettingsError`.
+    given leaves the field to the environment, the TOML file (`--config`) and the default. Raises `SettingsError`.
     """
     docs = list(describe_settings())
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
         flags = {doc.name: given.pop(doc.name) for doc in docs}
-        command(settings=load_settings(**flags), **given)
+        command(settings=load_settings(given.pop("config"), **flags), **given)
 
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in inspect.signature(command, eval_str=True).parameters.values()
         if parameter.name != "settings"
     ]
-    parameters = own + [_parameter(doc) for doc in docs]
+    config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigFile)
+    parameters = [*own, config, *(_parameter(doc) for doc in docs)]
     del run.__wrapped__  # else typer looks through to `command`
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -81,7 +93,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(doc: SettingDoc) -> inspect.Parameter:
-    legal = "" if doc.is_switch or doc.legal == "text" else f", legal {doc.legal}"
+    legal = "" if doc.is_switch else f", legal {doc.legal}"
     option = typer.Option(
         doc.flag,
         help=f"{doc.description} Default {doc.default}{legal}.".replace("`", ""),
@@ -93,55 +105,5 @@ def _parameter(doc: SettingDoc) -> inspect.Parameter:
     return inspect.Parameter(doc.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _default(field: FieldInfo) -> str:
-    if field.default is None:
-        return "unset"
-    if field.default == ():
-        return "none"
-    if field.annotation is bool:
-        return "on" if field.default else "off"
-    return f"`{_size(field.default) if _is_size(field) else field.default}`"
-
-
-def _legal(field: FieldInfo) -> str:
-    """The constraints of a field in words, e.g. `1 to 1024`."""
-    if field.annotation is bool:
-        return "on or off"
-    if get_origin(field.annotation) is Literal:
-        return " or ".join(f"`{word}`" for word in get_args(field.annotation))
-    for item in field.metadata:
-        if pattern := getattr(item, "pattern", None):
-            return " or ".join(f"`{word}`" for word in pattern.strip("^$()").split("|"))
-    show = _size if _is_size(field) else _number
-    bounds = {
-        name: show(value)
-        for item in field.metadata
-        for name in ("ge", "le", "lt")
-        if (value := getattr(item, name, None)) is not None
-    }
-    if not bounds:
-        return "text"
-    if "le" in bounds:
-        return f"{bounds['ge']} to {bounds['le']}"
-    return f"{bounds['ge']} to below {bounds['lt']}" if "lt" in bounds else f"at least {bounds['ge']}"
-
-
-def _is_size(field: FieldInfo) -> bool:
-    """Whether the field is a `Bytes`, alone or inside `Bytes | None`."""
-    metadata = [*field.metadata]
-    for part in get_args(field.annotation):
-        metadata += getattr(part, "__metadata__", ())
-    return any(isinstance(item, BeforeValidator) and item.func is parse_bytes for item in metadata)
-
-
-def _number(value: float) -> str:
-    if isinstance(value, int) and value > 1 << 32 and value.bit_count() == 1:
-        return f"2^{value.bit_length() - 1}"
-    return f"{value:,}"
-
-
-def _size(value: int) -> str:
-    for unit, scale in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if value % scale == 0 and value:
-            return f"{value // scale}{unit}"
-    return str(value)
+def _code(default: str) -> str:
+    return default if default in ("unset", "none", "on", "off") else f"`{default}`"

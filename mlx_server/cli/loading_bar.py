@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -9,7 +10,8 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from mlx_server.telemetry.logs import setup_logging
+from mlx_server.telemetry.log_file import keep_bounded, write_to
+from mlx_server.telemetry.logs import LogFormat, setup_logging
 
 
 class LoadingBar:
@@ -49,9 +51,16 @@ class LoadingBar:
         self.close()
 
 
-def log_to(console: Console, level: str) -> None:
-    """Log to stderr: beside the bar in a terminal, one plain line each elsewhere."""
+def log_to(console: Console, level: str, log_file: Path | None = None, log_format: LogFormat = "text") -> None:
+    """Log to stderr: beside the bar in a terminal, one line each elsewhere and as JSON.
+
+    With a `log_file`, stdout and stderr are that file from now on. Raises `SettingsError` when it cannot be written.
+    """
+    if log_file is not None:
+        write_to(log_file)
     handler = None
-    if console.is_terminal:
+    if console.is_terminal and log_format == "text":
         handler = RichHandler(console=console, show_path=False, rich_tracebacks=False, log_time_format="%X")
-    setup_logging(level, handler)
+    setup_logging(level, handler, log_format)
+    if log_file is not None:
+        keep_bounded(log_file)

@@ -18,9 +18,17 @@ import typer
 
 import mlx_server
 from mlx_server.cli.chat import chat
+from mlx_server.cli.config import config
+from mlx_server.cli.doctor import doctor
 from mlx_server.cli.flags import with_settings
 from mlx_server.cli.keys import keys
+from mlx_server.cli.models import models
+from mlx_server.cli.plan import plan
+from mlx_server.cli.ps import ps
+from mlx_server.cli.run import run
 from mlx_server.cli.serve import serve
+from mlx_server.cli.service import service
+from mlx_server.cli.top import top
 from mlx_server.core.errors import MlxServeError, SettingsError
 
 EXIT_FAILED = 1
@@ -30,13 +38,21 @@ app = typer.Typer(
     name="mlx-serve",
     help="A local LLM serving daemon on MLX with an OpenAI-compatible endpoint.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve")(with_settings(serve))
 app.command("chat")(chat)
+app.command("run")(run)
+app.command("ps")(ps)
+app.command("top")(top)
+app.command("plan")(with_settings(plan))
+app.command("doctor")(doctor)
+app.add_typer(config)
+app.add_typer(models)
 app.add_typer(keys)
+app.add_typer(service)
 
 
 def _version(wanted: bool) -> None:

@@ -54,7 +54,7 @@ def serve(settings: Settings) -> None:
     from mlx_server.daemon.server import serve as run_daemon  # FastAPI: a second that --help need not wait
 
     errors, out = Console(stderr=True), Console()
-    log_to(errors, settings.log_level)
+    log_to(errors, settings.log_level, settings.log_file, settings.log_format)
     with LoadingBar(errors, settings.served_model_name or settings.model) as bar:
         maker = EngineMaker(bar.update)
 
@@ -75,11 +75,14 @@ def ready_figures(url: str, info: EngineInfo) -> Table:
     from mlx_server.daemon.model_source import DEMO_FOLDER
 
     tokens = info.num_blocks * info.block_size
+    per_token = info.kv_bytes_per_token
+    full = -(-info.max_model_len // info.block_size) * info.block_size * per_token
     rows = {
         "model": f"{info.model_id} ({info.model_type}, {gigabytes(info.weight_bytes)} of weights)",
         "base URL": f"{url}/v1",
         "context": f"{info.max_model_len:,} tokens a request, {info.max_num_seqs} requests at a time",
-        "KV pool": f"{info.num_blocks:,} blocks, {gigabytes(tokens * info.kv_bytes_per_token)}, {tokens:,} tokens",
+        "KV pool": f"{info.num_blocks:,} blocks, {gigabytes(tokens * per_token)}, {tokens:,} tokens at most",
+        "KV of a request": f"{gigabytes(full)} at full context, {per_token / 1024:.1f} KB a token ('mlx-serve plan')",
         "loaded in": f"{info.load_s:.1f} s",
     }
     if Path(info.model_path) == DEMO_FOLDER:

@@ -5,21 +5,21 @@ in progress, start all requests again, and must not fail for ever because of one
 
 The method: a request that starts is in doubt until it has got on, and after a failure until it is past the point of
 that failure. Those that were in doubt in a failure are suspects: from then on a suspect starts alone, with nobody else
-in doubt beside it. Who was the only one in doubt stands accused, and starts before the others. The culprit is who
-stands accused for the second time in a row, this time with nothing else in the failure. So no innocent request is ever
-failed, however many others are to blame (`test_an_innocent_request_is_never_the_culprit`).
+in doubt beside it. Who was the only one in doubt is the prime suspect, and starts before the others. Only what failed
+`MAX_FAILURES` times in a row with nothing else in it is the culprit, so no innocent request is ever failed, however
+many others are to blame (`test_an_innocent_request_is_never_the_culprit`).
 
-A request that fails in its first work is found at its second failure. One that begins to fail later is found at its
-fourth at the latest: one in which it was beyond doubt, one in which all were in doubt, one on trial beside others
-beyond doubt, and one alone (`test_whoever_always_fails_is_found_in_four_failures`).
+A request that always fails at some point is found after at most five failures: one in which it was beyond doubt, one in
+which it was not, one on trial beside others beyond doubt, and two alone; after two when it is alone from the start
+(`test_whoever_always_fails_is_found_in_five_failures`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-MAX_ACCUSATIONS = 2
-"""In a row, the last with nothing else in the failure, after which a request is failed itself."""
+MAX_FAILURES = 2
+"""Failures in a row, with nothing else in them, after which a request is failed itself."""
 
 
 class Blame:
@@ -31,7 +31,7 @@ class Blame:
     def __init__(self) -> None:
         self.in_doubt: set[str] = set()
         self._goal: dict[str, int] = {}  # the position that ends the doubt
-        self._accused: dict[str, int] = {}  # times in a row that it was the only one in doubt, or in the failure
+        self._alone: dict[str, int] = {}  # failures in a row with nothing else in them
         self._suspects: dict[str, None] = {}  # in the order in which they became suspects
         self._prime: str | None = None
         self._on_trial: str | None = None
@@ -75,7 +75,7 @@ class Blame:
     def forget(self, request_id: str) -> None:
         """Call when a request has ended."""
         self._goal.pop(request_id, None)
-        self._accused.pop(request_id, None)
+        self._alone.pop(request_id, None)
         self._suspects.pop(request_id, None)
         if self._prime == request_id:
             self._prime = None
@@ -90,15 +90,14 @@ class Blame:
         self.all_stopped()
         for request_id, position in positions.items():
             self._goal[request_id] = max(position, self._goal.get(request_id, 0))
-        is_alone = len(positions) == 1
-        suspects = list(positions) if is_alone else in_doubt
-        self._suspects.update(dict.fromkeys(suspects))
-        if len(suspects) != 1:
-            return None
-        (accused,) = suspects
-        self._accused[accused] = self._accused.get(accused, 0) + 1
-        if is_alone and self._accused[accused] >= MAX_ACCUSATIONS:
-            self.forget(accused)
-            return accused
-        self._prime = accused
+        if len(positions) == 1:
+            (alone,) = positions
+            self._alone[alone] = self._alone.get(alone, 0) + 1
+            if self._alone[alone] >= MAX_FAILURES:
+                self.forget(alone)
+                return alone
+            in_doubt = [alone]
+        self._suspects.update(dict.fromkeys(in_doubt))
+        if len(in_doubt) == 1:
+            self._prime = in_doubt[0]
         return None

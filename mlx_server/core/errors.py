@@ -21,14 +21,14 @@ class RequestError(MlxServeError):
 
 
 class ContextLengthError(RequestError):
-    """The prompt leaves no room for a single generated token."""
+    """The prompt leaves no room for a single generated token. reason: what sets the limit, a sentence for a person."""
 
-    def __init__(self, max_model_len: int, prompt_tokens: int, field: str = "messages") -> None:
+    def __init__(self, max_model_len: int, prompt_tokens: int, field: str = "messages", reason: str = "") -> None:
         # The opening words are matched by clients (litellm and others) to recognise an overflow.
         super().__init__(
             f"This model's maximum context length is {max_model_len} tokens. However, your prompt has "
             f"{prompt_tokens} tokens, and at least one must remain for the answer. "
-            "Please reduce the length of the prompt.",
+            f"Please reduce the length of the prompt. {reason}".rstrip(),
             field=field,
             code="context_length_exceeded",
         )
@@ -47,6 +47,14 @@ class QueueFullError(MlxServeError):
         self.limit = limit
         self.retry_after_s = retry_after_s
         self.whose = whose
+
+
+class MemoryPressureError(MlxServeError):
+    """The machine is short of memory: nothing new is begun until that is over."""
+
+    def __init__(self, retry_after_s: int = 5) -> None:
+        super().__init__(f"this machine is short of memory and begins nothing new; retry in {retry_after_s} s")
+        self.retry_after_s = retry_after_s
 
 
 class DeadlineError(MlxServeError):

@@ -115,6 +115,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     max_model_len: most tokens (prompt + generated) of one request: the smaller of the model's
         context, the configured limit and the KV pool.
+    num_blocks: most KV blocks of the pool. initial_blocks: with how many it starts.
     """
 
     model_id: str
@@ -124,6 +125,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     eos_token_ids: tuple[int, ...]
     num_blocks: int
+    initial_blocks: int
     block_size: int
     kv_bytes_per_token: int
     weight_bytes: int
@@ -135,8 +137,13 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of an engine, cheap to take. The bytes are those of the device after the last step.
 
-    pid: of the process that holds the model; 0 while there is none. restarts: times that it had to be replaced. resumed: requests that went
-    on in another process than they began in.
+    commits: writes of full blocks into the pool. running_by_priority, waiting_by_priority: indexed by `Priority`.
+    streams: requests that have not ended; paused_streams: those of them that wait for their reader.
+    pool_blocks: blocks that the pool has now; `EngineInfo.num_blocks` is the most it may have.
+    memory_level: what the engine was last told.
+    process_number: of the process that counted: 0 for the first, 1 for the one that replaced it.
+    pid: of the process that holds the model; 0 while there is none. restarts: times that it had to be replaced.
+    resumed: requests that went on in another process than they began in.
     """
 
     running: int
@@ -156,6 +163,14 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int = 0
     kept_kv_bytes: int = 0
     tail_kv_bytes: int = 0
+    commits: int = 0
+    running_by_priority: tuple[int, int, int] = (0, 0, 0)
+    waiting_by_priority: tuple[int, int, int] = (0, 0, 0)
+    streams: int = 0
+    paused_streams: int = 0
+    pool_blocks: int = 0
+    memory_level: MemoryLevel = MemoryLevel.NORMAL
+    process_number: int = 0
     pid: int = 0
     restarts: int = 0
     resumed: int = 0

@@ -1,64 +1,35 @@
 """Settings, parsed once at the edge into a frozen object. Nothing further in reads the environment.
 
-Precedence: command-line flags, then `MLX_SERVE_*` environment variables, then the defaults.
+Precedence: command-line flags, then `MLX_SERVE_*` environment variables, then the TOML file, then the defaults.
 """
 
 from __future__ import annotations
 
-import re
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
+from mlx_server.core.config_file import chosen_config_path, read_config_file
 from mlx_server.core.errors import SettingsError
+from mlx_server.core.setting_docs import legal_text
+from mlx_server.core.setting_types import Bytes, HostNames, Origins
 
 DEMO_MODEL = "demo"
 """The name of the embedded demonstration model."""
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
-
-def parse_bytes(value: Any) -> Any:
-    """`"4GB"`, `"512M"`, `1048576` -> bytes (powers of 1024). Other types pass through to pydantic."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", value, re.IGNORECASE)
-    if match is None:
-        raise ValueError("must be a size such as 512MB, 4GB or a number of bytes")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def split_names(value: Any) -> Any:
-    """`"a, b"` -> ("a", "b"). Other types pass through to pydantic."""
-    if not isinstance(value, str):
-        return value
-    return tuple(name for part in value.split(",") if (name := part.strip()))
-
-
-def check_host_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Lower case; raises `ValueError` for what is no name or address."""
-    for name in names:
-        if re.fullmatch(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", name) is None or name.endswith("."):
-            raise ValueError(f"{name!r} must be a host name or an address, without scheme, port or '*'")
-    return tuple(name.lower() for name in names)
-
-
-def check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
-    """Lower case, as browsers send them; raises `ValueError` for what is no origin."""
-    for origin in origins:
-        if origin == "*":
-            raise ValueError("'*' would let every web page that is open use the daemon; name the origins")
-        if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*]+", origin) is None:
-            raise ValueError(f"{origin!r} must be like http://localhost:3000, with nothing behind the port")
-    return tuple(origin.lower() for origin in origins)
-
-
-Bytes = Annotated[int, BeforeValidator(parse_bytes)]
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]
-HostNames = Annotated[Names, AfterValidator(check_host_names)]
-Origins = Annotated[Names, AfterValidator(check_origins)]
+MIN_KV_MEMORY = 1 << 20
+"""Bytes."""
 
 
 class Settings(BaseSettings):
@@ -130,7 +101,22 @@ class Settings(BaseSettings):
     )
     kv_blocks: int | None = Field(None, ge=4, description="Number of 32-token KV blocks. Overrides `kv_memory`.")
     kv_memory: Bytes | None = Field(
-        None, ge=1 << 20, description="Memory of the KV pool, e.g. 4GB. By default a share of what the machine has."
+        None,
+        ge=MIN_KV_MEMORY,
+        description="Memory of the KV pool, e.g. 4GB. By default a share of what the machine has.",
+    )
+    memory_warn_percent: float = Field(
+        85.0,
+        ge=50,
+        le=100,
+        description="Share of the machine's memory in use from which caches are given back; it ends 5 points below.",
+    )
+    memory_critical_percent: float = Field(
+        95.0,
+        ge=50,
+        le=100,
+        description="Share of the machine's memory in use from which nothing new is begun and the KV pool shrinks; it "
+        "ends 5 points below.",
     )
     step_target_ms: float = Field(
         120.0,
@@ -167,6 +153,27 @@ class Settings(BaseSettings):
         "where to. Figures only, never prompt text.",
     )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="Least severe log line written.")
+    log_format: Literal["text", "json"] = Field(
+        "text", description="Form of the log: lines for people, or one JSON object a line for programs."
+    )
+    log_prompts: bool = Field(
+        False,
+        description="Log what clients ask, cut off after 2,000 characters: whoever reads the log then reads the chats.",
+    )
+    log_file: Path | None = Field(
+        None,
+        description="File for everything that is written to stdout and stderr, crashes included; it is rotated at 10 "
+        "MB, and three older ones are kept.",
+    )
+
+    @model_validator(mode="after")
+    def _warns_before_it_is_critical(self) -> Settings:
+        if self.memory_warn_percent > self.memory_critical_percent:
+            raise ValueError(
+                f"memory_warn_percent = {self.memory_warn_percent:g} must be at most memory_critical_percent "
+                f"= {self.memory_critical_percent:g}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _budget_holds_every_row(self) -> Settings:
@@ -178,19 +185,81 @@ class Settings(BaseSettings):
         return self
 
 
-def load_settings(**flags: Any) -> Settings:
+Origin = Literal["flag", "environment", "file", "default"]
+"""Where the value of a setting comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """file: the TOML file that was read; None for none. origins: of every setting."""
+
+    settings: Settings
+    file: Path | None
+    origins: Mapping[str, Origin]
+
+
+def load_settings(config: Path | None = None, **flags: Any) -> Settings:
     """Flags that are None count as not given. Raises `SettingsError` naming key, value and legal range."""
-    given = {key: value for key, value in flags.items() if value is not None}
+    return load_settings_with_origins(config, **flags).settings
+
+
+def load_settings_with_origins(config: Path | None = None, **flags: Any) -> LoadedSettings:
+    """`load_settings`, and where each value comes from. config: the TOML file, by default `chosen_config_path`."""
+    path = chosen_config_path(config)
+    sources: dict[Origin, dict[str, Any]] = {
+        "file": {} if path is None else read_config_file(path, Settings),
+        "environment": dict(EnvSettingsSource(Settings)()),
+        "flag": {key: value for key, value in flags.items() if value is not None},
+    }
+    origins: dict[str, Origin] = dict.fromkeys(Settings.model_fields, "default")
+    values: dict[str, Any] = {}
+    for origin, given in sources.items():
+        values |= given
+        origins |= dict.fromkeys(given, origin)
+    return LoadedSettings(_checked(Settings, values, origins, path), path, origins)
+
+
+def check_config_file(path: Path) -> dict[str, Any]:
+    """What the file sets, each value legal by itself and together, whatever the environment says.
+
+    Raises `SettingsError` as `load_settings` does.
+    """
+
+    class FileAlone(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return (init_settings,)
+
+    values = read_config_file(path, Settings)
+    _checked(FileAlone, values, dict.fromkeys(values, "file"), path)
+    return values
+
+
+def _checked(
+    settings: type[Settings], values: dict[str, Any], origins: Mapping[str, Origin], path: Path | None
+) -> Settings:
     try:
-        return Settings(**given)
+        return settings(**values)
     except ValidationError as error:
-        raise SettingsError("; ".join(_explain(e) for e in error.errors())) from error
+        raise SettingsError("; ".join(_explain(e, origins, path) for e in error.errors())) from error
 
 
-def _explain(error: Any) -> str:
-    key = ".".join(str(part) for part in error["loc"])
-    if not key:
+def _explain(error: Any, origins: Mapping[str, Origin], path: Path | None) -> str:
+    if not error["loc"]:
         return str(error["msg"]).removeprefix("Value error, ")
-    field = Settings.model_fields.get(key.lower())
-    about = f" ({field.description})" if field is not None and field.description else ""
-    return f"{key} = {error['input']!r}: {error['msg']}{about}"
+    key = str(error["loc"][0])
+    where = {"file": f" in '{path}'", "environment": f" (MLX_SERVE_{key.upper()})"}.get(origins.get(key, "flag"), "")
+    shown = f"{key} = {error['input']!r}{where}"
+    field = Settings.model_fields.get(key)
+    if field is None:
+        near = difflib.get_close_matches(key, Settings.model_fields, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{shown}: there is no such setting{hint} ('mlx-serve config show' lists them)"
+    return f"{shown}: {error['msg']}; legal: {legal_text(field).replace('`', '')} ({field.description})"

@@ -60,10 +60,21 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     num_generated: int
 
 
+class Resize(msgspec.Struct, frozen=True, gc=False):
+    """The pool gets `num_blocks` blocks, and memory that is not used goes back to the system.
+
+    moves: (from, to) of the blocks whose content has to move before the end is cut off; `to` is free.
+    """
+
+    num_blocks: int
+    moves: tuple[tuple[int, int], ...]
+
+
 class StepPlan(msgspec.Struct, frozen=True, gc=False):
     """One step, in order of execution: commits (a barrier), leaves, joins, forward and sample.
 
     leaves: requests whose rows are dropped; their commits, if any, are in this plan's `commits`.
+    resize: of the pool; then there is nothing else in the plan, and nothing in flight beside it.
     """
 
     step_id: int
@@ -72,6 +83,7 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
     joins: tuple[Join, ...]
     segments: tuple[Segment, ...]
     num_tokens: int
+    resize: Resize | None = None
 
 
 class SampledToken(msgspec.Struct, frozen=True, gc=False):

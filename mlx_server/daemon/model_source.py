@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlx_server.core.errors import ModelLoadError
 from mlx_server.core.settings import DEMO_MODEL
+from mlx_server.daemon.aliases import expand_alias
 
 DEMO_FOLDER = Path(__file__).resolve().parent.parent / "demo_model"
 
@@ -26,10 +27,12 @@ _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def resolve_model(name: str) -> Path:
-    """The folder of 'demo', of a local path, or of a Hugging Face repository, downloaded if need be.
+    """The folder of 'demo', of an alias, of a local path, or of a Hugging Face repository, downloaded if need be.
 
-    Blocks, possibly for minutes. Raises `ModelLoadError` with a reason for a person.
+    Blocks, possibly for minutes. Raises `ModelLoadError` with a reason for a person, and `SettingsError` for
+    aliases that cannot be read.
     """
+    name = expand_alias(name)
     if name == DEMO_MODEL:
         return _checked(DEMO_FOLDER, "the embedded demonstration model")
     folder = Path(name).expanduser()
@@ -37,9 +40,24 @@ def resolve_model(name: str) -> Path:
         return _checked(folder.resolve(), f"the folder {name}")
     if folder.exists():
         raise ModelLoadError(f"{name} is a file; the folder that holds config.json is needed")
-    if name.startswith((".", "/", "~", "\\")) or _REPO_ID.fullmatch(name) is None or ".." in name:
+    if not is_repository_id(name):
         raise ModelLoadError(f"there is no folder {name}, and it is not a Hugging Face repository id (owner/name)")
-    return _checked(_snapshot(name), f"the repository {name}")
+    return download(name)
+
+
+def is_repository_id(name: str) -> bool:
+    """Whether `name` can be one on the hub; never a path."""
+    return _REPO_ID.fullmatch(name) is not None and ".." not in name
+
+
+def download(repo_id: str) -> Path:
+    """The folder of a Hugging Face repository, downloaded as far as it is not there. Raises `ModelLoadError`."""
+    return _checked(_snapshot(repo_id), f"the repository {repo_id}")
+
+
+def looks_like_model(folder: Path) -> bool:
+    """Whether the folder holds a configuration and weights."""
+    return (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
 
 
 def _checked(folder: Path, what: str) -> Path:
@@ -51,6 +69,7 @@ def _checked(folder: Path, what: str) -> Path:
 
 
 def _snapshot(repo_id: str) -> Path:
+    import httpx2
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -74,3 +93,6 @@ def _snapshot(repo_id: str) -> Path:
         raise ModelLoadError(f"the repository {repo_id} {reason}; a local folder works offline") from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelLoadError(f"the repository {repo_id} cannot be downloaded: {error}") from error
+    except httpx2.HTTPError as error:
+        reason = f"the connection was lost: {str(error) or type(error).__name__}; what came is kept for the next try"
+        raise ModelLoadError(f"the repository {repo_id} cannot be downloaded: {reason}") from error

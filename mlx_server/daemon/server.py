@@ -19,6 +19,8 @@ from mlx_server.core.settings import Settings
 from mlx_server.daemon.app import create_app
 from mlx_server.daemon.http_server import HttpServer
 from mlx_server.daemon.loading import MakeEngine, ModelLoader
+from mlx_server.daemon.pressure import PressureWatch
+from mlx_server.services.memory.source import MemorySource, system_source
 from mlx_server.telemetry.traces import setup_tracing
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ async def serve(
     *,
     on_listening: Notify | None = None,
     stop: asyncio.Event | None = None,
+    memory_source: MemorySource | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`. The callbacks get the base URL, without `/v1`.
 
@@ -43,6 +46,7 @@ async def serve(
     port cannot be bound, or would be open to others without a key, `ModelLoadError` when the model cannot be loaded,
     `EngineDeadError` when the engine has given up: a port in front of a dead engine serves nobody.
     Running answers may end for `drain_s`; a second signal does not wait (`test_serve_command.py`).
+    memory_source: by default the machine.
     """
     setup_tracing(settings.tracing)
     check_exposure(settings)
@@ -54,8 +58,10 @@ async def serve(
     url = base_url(listener)
     http = HttpServer(create_app(serving), settings)
     await http.start(listener)
+    pressure = PressureWatch(serving, memory_source or system_source())
     with _signals(stop, hurry):
         try:
+            pressure.start()
             _notify(on_listening, url)
             logger.info("listening on %s", url)
             if await _until_loaded(loader, stop):
@@ -66,6 +72,7 @@ async def serve(
         finally:
             serving.draining = True
             await _shut_down(http, loader, hurry, settings.drain_s)
+            await pressure.stop()
 
 
 def bind(settings: Settings) -> socket.socket:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
-from mlx_server.core.messages import EngineInfo, EngineStats, GenerateRequest, TokenDelta
+from mlx_server.core.messages import EngineInfo, EngineStats, GenerateRequest, MemoryLevel, TokenDelta
 
 LoadProgress = Callable[[str, float], None]
 """Called with (stage, fraction in [0, 1]) while a model loads, on the event loop's thread."""
@@ -31,6 +31,11 @@ class EngineClient(Protocol):
         """Whether the engine is being replaced after a failure: requests are accepted, and wait for it."""
         ...
 
+    @property
+    def pid(self) -> int:
+        """Of the process of its own that holds the model; 0 while there is none."""
+        ...
+
     def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         """Yield deltas until one carries a `finish_reason`. The request is submitted at the first `anext`.
 
@@ -39,6 +44,10 @@ class EngineClient(Protocol):
         `RequestError` (prompt too long or empty, token id out of range), `EngineNotReadyError`,
         `EngineDeadError`. A failure in the middle is the last delta, with `FinishReason.ERROR`.
         """
+        ...
+
+    async def set_memory_level(self, level: MemoryLevel) -> None:
+        """Tell it how short the machine is of memory. It acts at its next step boundary, and no text changes."""
         ...
 
     async def stats(self) -> EngineStats:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from mlx_server.core.errors import EngineDeadError
-from mlx_server.core.messages import EngineStats, GenerateRequest, TokenDelta
+from mlx_server.core.messages import EngineStats, GenerateRequest, MemoryLevel, TokenDelta
 from mlx_server.core.step import DeviceMemory, StepPlan, StepResult
 from mlx_server.engine.generation_thread import GenerationThread
 from mlx_server.services.batching.scheduler import Scheduler
@@ -77,6 +77,11 @@ class EngineCore:
         if self.scheduler.cancel(request_id):
             self._dispatch(self.scheduler.take_undelivered())
             self._signal.set()
+
+    def set_memory_level(self, level: MemoryLevel) -> None:
+        """How short the machine is of memory: acted on at the next step boundary."""
+        self.scheduler.set_memory_level(level)
+        self._signal.set()
 
     def take_result(self, result: StepResult) -> None:
         """Callback of the generation thread, on the event loop."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlx_server.core.errors import EngineDeadError, MlxServeError, QueueFullError, RequestError
-from mlx_server.core.messages import EngineInfo, EngineStats, GenerateRequest, TokenDelta
+from mlx_server.core.errors import EngineDeadError, MemoryPressureError, MlxServeError, QueueFullError, RequestError
+from mlx_server.core.messages import EngineInfo, EngineStats, GenerateRequest, MemoryLevel, TokenDelta
 from mlx_server.core.settings import Settings
 from mlx_server.engine import frames
 from mlx_server.engine.client import LoadProgress
@@ -112,6 +112,10 @@ class EngineProcess:
             self._over(attempt)
             self._connection.send(frames.Cancel(attempt))
 
+    def set_memory_level(self, level: MemoryLevel) -> None:
+        """Only after `loaded`."""
+        self._connection.send(frames.SetMemoryLevel(level))
+
     async def stats(self) -> EngineStats:
         """Raises `EngineDeadError` when the process dies first."""
         future: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
@@ -152,6 +156,8 @@ class EngineProcess:
                 self._watchdog.heartbeat(step_age_s)
             case frames.QueueFull(attempt, limit, retry_after_s, whose):
                 self._refuse(attempt, QueueFullError(limit, retry_after_s, whose))
+            case frames.NoMemory(attempt, retry_after_s):
+                self._refuse(attempt, MemoryPressureError(retry_after_s))
             case frames.Refused(attempt, message, field, code):
                 self._refuse(attempt, RequestError(message, field, code))
             case frames.Stats(stats):

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from mlx_server.core.messages import EngineInfo, EngineStats, GenerateRequest, TokenDelta
+from mlx_server.core.messages import EngineInfo, EngineStats, GenerateRequest, MemoryLevel, TokenDelta
 
 MAX_FRAME_BYTES = 256 << 20
 """No honest frame is longer; a length above it means that the stream is out of step."""
@@ -38,6 +38,10 @@ class Submit(_Frame, frozen=True):
 
 class Cancel(_Frame, frozen=True):
     request_id: str
+
+
+class SetMemoryLevel(_Frame, frozen=True):
+    level: MemoryLevel
 
 
 class AskStats(_Frame, frozen=True):
@@ -97,6 +101,13 @@ class QueueFull(_Frame, frozen=True):
     whose: str
 
 
+class NoMemory(_Frame, frozen=True):
+    """A submitted request raised `MemoryPressureError`."""
+
+    request_id: str
+    retry_after_s: int
+
+
 class Heartbeat(_Frame, frozen=True):
     """While there is work: the event loop turns, and the oldest step in flight has been running for so long."""
 
@@ -113,8 +124,8 @@ class Ended(_Frame, frozen=True):
     reason: str
 
 
-ToEngine = Start | Submit | Cancel | AskStats | Stop
-FromEngine = Progress | Loaded | LoadFailed | Deltas | Rows | Refused | QueueFull | Heartbeat | Stats | Ended
+ToEngine = Start | Submit | Cancel | SetMemoryLevel | AskStats | Stop
+FromEngine = Progress | Loaded | LoadFailed | Deltas | Rows | Refused | QueueFull | NoMemory | Heartbeat | Stats | Ended
 
 In = TypeVar("In")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mlx_server.core.errors import EngineDeadError, EngineNotReadyError, ModelLoadError, RequestError
-from mlx_server.core.messages import EngineInfo, EngineStats, GenerateRequest
+from mlx_server.core.messages import EngineInfo, EngineStats, GenerateRequest, MemoryLevel
 from mlx_server.core.settings import Settings
 from mlx_server.core.step import StepResult
 from mlx_server.engine.client import LoadProgress
@@ -99,6 +99,11 @@ class EngineHost:
         if self._core is not None:
             self._core.cancel(request_id)
 
+    def set_memory_level(self, level: MemoryLevel) -> None:
+        """See `EngineClient.set_memory_level`."""
+        if self._core is not None:
+            self._core.set_memory_level(level)
+
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do: no load, no request, no step."""
@@ -184,6 +189,7 @@ def _scheduler_config(settings: Settings, info: EngineInfo) -> SchedulerConfig:
     return SchedulerConfig(
         model_identity=f"{info.model_id}@{info.model_path}",
         num_blocks=info.num_blocks,
+        initial_blocks=info.initial_blocks,
         max_model_len=info.max_model_len,
         eos_token_ids=frozenset(info.eos_token_ids),
         max_num_seqs=info.max_num_seqs,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from mlx_server.core.messages import EngineInfo, EngineStats, FinishReason, GenerateRequest, TokenDelta
+from msgspec.structs import replace
+
+from mlx_server.core.messages import EngineInfo, EngineStats, FinishReason, GenerateRequest, MemoryLevel, TokenDelta
 from mlx_server.core.settings import Settings
 from mlx_server.engine.client import LoadProgress
 from mlx_server.engine.host import EngineHost, MakeExecutor, load_with_mlx
@@ -44,13 +46,22 @@ class InProcessEngine:
         """See `EngineClient.is_restarting`."""
         return False
 
+    @property
+    def pid(self) -> int:
+        """See `EngineClient.pid`."""
+        return 0
+
     def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         """See `EngineClient.generate`."""
         return self._streams.generate(request)
 
+    async def set_memory_level(self, level: MemoryLevel) -> None:
+        """See `EngineClient.set_memory_level`."""
+        self.host.set_memory_level(level)
+
     async def stats(self) -> EngineStats:
         """See `EngineClient.stats`."""
-        return self.host.stats()
+        return replace(self.host.stats(), streams=len(self._streams), paused_streams=self._streams.num_paused)
 
     async def close(self) -> None:
         """See `EngineClient.close`."""

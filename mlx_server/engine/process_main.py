@@ -19,7 +19,14 @@ from pathlib import Path
 
 import msgspec
 
-from mlx_server.core.errors import EngineDeadError, EngineNotReadyError, ModelLoadError, QueueFullError, RequestError
+from mlx_server.core.errors import (
+    EngineDeadError,
+    EngineNotReadyError,
+    MemoryPressureError,
+    ModelLoadError,
+    QueueFullError,
+    RequestError,
+)
 from mlx_server.core.messages import EngineStats, GenerateRequest, TokenDelta
 from mlx_server.core.settings import Settings
 from mlx_server.engine import frames
@@ -65,6 +72,8 @@ class EngineProcessMain:
                 self._submit(request)
             case frames.Cancel(request_id):
                 self._running.cancel(request_id)
+            case frames.SetMemoryLevel(level):
+                self._running.set_memory_level(level)
             case frames.AskStats():
                 self._connection.send(frames.Stats(self._stats()))
             case frames.Start():
@@ -79,28 +88,34 @@ class EngineProcessMain:
         return self._host
 
     async def _start(self, frame: frames.Start) -> None:
+        try:
+            info = await self._host_for(frame).start()
+        except EngineDeadError:
+            self._done.set()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the daemon must not wait for this process
+            known = isinstance(error, ModelLoadError)
+            self._connection.send(frames.LoadFailed(str(error) if known else f"{type(error).__name__}: {error}"))
+            self._done.set()
+        else:
+            self._connection.send(frames.Loaded(info))
+
+    def _host_for(self, frame: frames.Start) -> EngineHost:
         settings = Settings.model_validate_json(frame.settings)
-        setup_logging(settings.log_level)
+        setup_logging(settings.log_level, log_format=settings.log_format)
         make_executor = self._load(settings, Path(frame.model_path), frame.model_id, frame.is_proven)
         self._host = EngineHost(
             settings, make_executor, self._deliver, self._progress, self._ended, self._note_rows, self._clock
         )
         self._beat()
-        try:
-            info = await self._host.start()
-        except ModelLoadError as error:
-            self._connection.send(frames.LoadFailed(str(error)))
-            self._done.set()
-        except EngineDeadError:
-            self._done.set()
-        else:
-            self._connection.send(frames.Loaded(info))
+        return self._host
 
     def _submit(self, request: GenerateRequest) -> None:
         try:
             self._running.submit(request)
         except QueueFullError as error:
             self._connection.send(frames.QueueFull(request.request_id, error.limit, error.retry_after_s, error.whose))
+        except MemoryPressureError as error:
+            self._connection.send(frames.NoMemory(request.request_id, error.retry_after_s))
         except RequestError as error:
             self._connection.send(frames.Refused(request.request_id, error.message, error.field, error.code))
         else:

@@ -115,6 +115,11 @@ class Streams:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    @property
+    def num_paused(self) -> int:
+        """Requests that wait until their reader has read."""
+        return sum(stream.is_paused for stream in self._by_id.values())
+
     def of_attempt(self, attempt: str) -> TokenStream | None:
         """None: that attempt is over."""
         return self._by_attempt.get(attempt)

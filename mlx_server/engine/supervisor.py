@@ -14,12 +14,19 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from mlx_server.core.blame import Blame
-from mlx_server.core.errors import EngineDeadError, EngineNotReadyError, MlxServeError, ModelLoadError
-from mlx_server.core.messages import EngineInfo, EngineStats, FinishReason, GenerateRequest, TokenDelta
-from mlx_server.core.settings import Settings
+from mlx_server.core.errors import (
+    EngineDeadError,
+    EngineNotReadyError,
+    MemoryPressureError,
+    MlxServeError,
+    ModelLoadError,
+)
+from mlx_server.core.messages import EngineInfo, EngineStats, FinishReason, GenerateRequest, MemoryLevel, TokenDelta
+from mlx_server.core.settings import MIN_KV_MEMORY, Settings
 from mlx_server.engine.client import LoadProgress
 from mlx_server.engine.engine_process import Death, EngineEvents, EngineProcess
 from mlx_server.engine.streams import Streams, TokenStream
@@ -75,6 +82,7 @@ class SupervisedEngine:
         self._resumed = 0
         self._died_s = 0.0
         self._last_stats: EngineStats | None = None
+        self._memory_level = MemoryLevel.NORMAL
 
     # ---- EngineClient ----------------------------------------------------------------------------
 
@@ -106,9 +114,20 @@ class SupervisedEngine:
         """See `EngineClient.is_restarting`."""
         return self._dead is None and self._info is not None and not self._is_ready
 
+    @property
+    def pid(self) -> int:
+        """See `EngineClient.pid`."""
+        return self._process.pid if self._process is not None else 0
+
     def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         """See `EngineClient.generate`."""
         return self._streams.generate(request)
+
+    async def set_memory_level(self, level: MemoryLevel) -> None:
+        """See `EngineClient.set_memory_level`. A process that replaces this one is told, too."""
+        self._memory_level = level
+        if self._process is not None and self._is_ready:
+            self._process.set_memory_level(level)
 
     async def stats(self) -> EngineStats:
         """See `EngineClient.stats`. Of a process that does not answer, the last ones known."""
@@ -117,14 +136,21 @@ class SupervisedEngine:
         if self._process is not None and self._is_ready:
             try:
                 async with asyncio.timeout(_STATS_TIMEOUT_S):
-                    self._last_stats = await self._process.stats()
+                    number = self._restarts
+                    self._last_stats = replace(await self._process.stats(), process_number=number)
             except (TimeoutError, EngineDeadError) as error:
                 logger.debug("no figures from the engine: %s", error)
         stats = self._last_stats or _no_stats()
+        waiting = list(stats.waiting_by_priority)
+        for stream in self._parked.values():
+            waiting[stream.request.priority] += 1
         return replace(
             stats,
-            pid=self._process.pid if self._process is not None else 0,
+            pid=self.pid,
             waiting=stats.waiting + len(self._parked),
+            waiting_by_priority=(waiting[0], waiting[1], waiting[2]),
+            streams=len(self._streams),
+            paused_streams=self._streams.num_paused,
             restarts=self._restarts,
             resumed=self._resumed,
         )
@@ -147,6 +173,8 @@ class SupervisedEngine:
 
     def _submit(self, stream: TokenStream) -> None:
         _ = self.info  # raises when nobody would answer
+        if self._memory_level is MemoryLevel.CRITICAL and not stream.attempts:
+            raise MemoryPressureError
         self._parked[stream.id] = stream
         self._unpark()
 
@@ -177,9 +205,11 @@ class SupervisedEngine:
     async def _spawn(self) -> None:
         events = EngineEvents(self._progress, self._loaded, self._take, self._refused, self._died)
         settings = self._settings
-        if self._info is not None:
-            # Requests in flight were admitted for a pool of this size.
-            settings = settings.model_copy(update={"kv_blocks": self._info.num_blocks})
+        if self._info is not None and settings.kv_blocks is None:
+            # Requests in flight were admitted for a pool that may have this size.
+            info = self._info
+            budget = info.num_blocks * info.block_size * info.kv_bytes_per_token
+            settings = settings.model_copy(update={"kv_memory": max(budget, MIN_KV_MEMORY)})
         self._process = await EngineProcess.spawn(
             self._command, settings, self._model_path, self._model_id, self._info is not None, events
         )
@@ -193,6 +223,7 @@ class SupervisedEngine:
         self._is_ready = True
         self._given_up = None
         self._failed_loads_in_a_row = 0
+        self._process.set_memory_level(self._memory_level)
         if self._info is None:
             self._info = info
             self._loading.set_result(info)
@@ -291,5 +322,5 @@ class SupervisedEngine:
 
 
 def _no_stats() -> EngineStats:
-    counters = (name for name in EngineStats.__struct_fields__ if name not in EngineStats.__struct_defaults__)
-    return EngineStats(**dict.fromkeys(counters, 0))
+    counters = (field.name for field in msgspec.structs.fields(EngineStats) if field.required)
+    return msgspec.convert(dict.fromkeys(counters, 0), EngineStats)

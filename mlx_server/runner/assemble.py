@@ -12,7 +12,7 @@ from mlx_server.core.settings import Settings
 from mlx_server.core.step import BLOCK_SIZE
 from mlx_server.runner import loader
 from mlx_server.runner.kv_pool import KVPool
-from mlx_server.runner.memory import kept_limit, limit_buffer_cache, pool_blocks
+from mlx_server.runner.memory import initial_blocks, kept_limit, limit_buffer_cache, pool_blocks
 from mlx_server.runner.model_runner import ModelRunner
 from mlx_server.runner.probe import probe
 from mlx_server.runner.sampler import Sampler
@@ -35,15 +35,17 @@ def assemble(
     progress("allocating the KV pool", 0.0)
     bytes_per_token = sum(spec.bytes_per_token for spec in model.servable.layers)
     blocks = pool_blocks(settings, bytes_per_token, model.weight_bytes, model.context_length)
+    initial = initial_blocks(settings, blocks)
     limits = [model.context_length, blocks * BLOCK_SIZE]
     if settings.max_model_len is not None:
         limits.append(settings.max_model_len)
     try:
-        pool = KVPool(model.servable.layers, blocks)
+        pool = KVPool(model.servable.layers, initial)
     except (RuntimeError, MemoryError) as error:
-        size = blocks * BLOCK_SIZE * bytes_per_token
+        size = initial * BLOCK_SIZE * bytes_per_token
         raise ModelLoadError(f"the KV pool of {size / 2**30:.1f} GB cannot be allocated: {error}") from error
-    limit_buffer_cache(pool.nbytes)
+    most_bytes = blocks * BLOCK_SIZE * bytes_per_token
+    limit_buffer_cache(most_bytes)
     sampler = Sampler(model.servable.vocab_size, model.eos_token_ids)
     info = EngineInfo(
         model_id=model_id,
@@ -53,6 +55,7 @@ def assemble(
         max_model_len=min(limits),
         eos_token_ids=model.eos_token_ids,
         num_blocks=blocks,
+        initial_blocks=initial,
         block_size=BLOCK_SIZE,
         kv_bytes_per_token=bytes_per_token,
         weight_bytes=model.weight_bytes,
@@ -61,4 +64,4 @@ def assemble(
         load_s=time.perf_counter() - started_s,
     )
     progress("ready", 1.0)
-    return ModelRunner(model.servable, pool, sampler, kept_limit(pool.nbytes)), info
+    return ModelRunner(model.servable, pool, sampler, kept_limit(most_bytes)), info

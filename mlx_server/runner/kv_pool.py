@@ -8,12 +8,15 @@ attention wants. A write is in place only while nobody else holds the array, so 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from mlx_server.core.step import BLOCK_SIZE
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class LayerSpec:
 
 
 class KVPool:
-    """Fixed number of physical blocks for all layers. Owned by the generation thread."""
+    """Physical blocks for all layers. Owned by the generation thread."""
 
     def __init__(self, layers: Sequence[LayerSpec], num_blocks: int) -> None:
         self.layers = tuple(layers)
@@ -46,8 +49,9 @@ class KVPool:
         for k, v in zip(self._k, self._v, strict=True):
             mx.eval(k, v)
 
-    def _empty(self, spec: LayerSpec, dim: int) -> mx.array:
-        return mx.zeros((self.num_blocks, spec.kv_heads, BLOCK_SIZE, dim), dtype=spec.dtype)
+    def _empty(self, spec: LayerSpec, dim: int, num_blocks: int | None = None) -> mx.array:
+        blocks = self.num_blocks if num_blocks is None else num_blocks
+        return mx.zeros((blocks, spec.kv_heads, BLOCK_SIZE, dim), dtype=spec.dtype)
 
     @property
     def nbytes(self) -> int:
@@ -68,6 +72,52 @@ class KVPool:
         self._k[layer][block_ids] = k
         self._v[layer][block_ids] = v
         mx.eval(self._k[layer], self._v[layer])
+
+    def resize(self, num_blocks: int, moves: Sequence[tuple[int, int]]) -> None:
+        """Give the pool another number of blocks, after copying blocks `(from, to)`, and memory back to the system.
+
+        The caller has drained the device. One array at a time, so the transient is the array at hand. When memory for
+        growth or for the copies is refused, the error is raised and nothing has changed; an array that could not be
+        replaced by a shorter one stays as it is, since nobody looks behind the end.
+        """
+        self.check([block for move in moves for block in move])
+        for pools in (self._k, self._v):
+            for layer in range(len(pools)):
+                if moves:
+                    source, target = (mx.array(ids, dtype=mx.int32) for ids in zip(*moves, strict=True))
+                    pools[layer][target] = mx.take(pools[layer], source, axis=0)
+                    mx.eval(pools[layer])
+                if num_blocks > self.num_blocks:
+                    self._grow(pools, layer, num_blocks)
+        self.num_blocks = num_blocks
+        for pools in (self._k, self._v):
+            for layer in range(len(pools)):
+                self._cut(pools, layer)
+        mx.clear_cache()
+
+    def _grow(self, pools: list[mx.array], layer: int, num_blocks: int) -> None:
+        pool = pools[layer]
+        more = num_blocks - pool.shape[0]
+        if more > 0:
+            spec = self.layers[layer]
+            longer = mx.concatenate([pool, self._empty(spec, pool.shape[-1], more)])
+            mx.eval(longer)
+            pools[layer] = longer
+            del pool  # the memory of an array goes back with its last name
+            mx.clear_cache()
+
+    def _cut(self, pools: list[mx.array], layer: int) -> None:
+        pool = pools[layer]
+        if pool.shape[0] > self.num_blocks:
+            try:
+                shorter = mx.take(pool, mx.arange(self.num_blocks, dtype=mx.int32), axis=0)
+                mx.eval(shorter)
+            except (RuntimeError, MemoryError) as error:
+                log.warning("layer %d of the KV pool keeps its size: %s", layer, error)
+                return
+            pools[layer] = shorter
+            del pool
+            mx.clear_cache()
 
     def gather(self, layer: int, index: mx.array) -> tuple[mx.array, mx.array]:
         """K and V `[rows, kv_heads, blocks * BLOCK_SIZE, dim]` of the blocks `index` (`int32[rows, blocks]`)."""

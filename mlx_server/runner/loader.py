@@ -18,6 +18,7 @@ from mlx_lm.utils import load_config, load_model
 from safetensors import SafetensorError, safe_open
 
 from mlx_server.core.errors import ModelLoadError
+from mlx_server.core.model_config import context_length, text_config
 from mlx_server.runner import OPENBLAS
 from mlx_server.runner.openblas import warn_if_missing
 from mlx_server.runner.servable import ServableModel
@@ -25,8 +26,6 @@ from mlx_server.runner.servable import ServableModel
 Progress = Callable[[str, float], None]
 """Called with (stage, fraction in [0, 1])."""
 
-_CONTEXT_KEYS = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions", "seq_length", "n_ctx")
-_DEFAULT_CONTEXT = 4096
 _EVAL_GROUP = 32  # arrays evaluated between two progress reports
 
 
@@ -127,26 +126,11 @@ def _to_float32(array: mx.array) -> mx.array:
     return array.astype(mx.float32) if mx.issubdtype(array.dtype, mx.floating) else array
 
 
-def context_length(config: dict[str, Any]) -> int:
-    """Most positions the model knows, by its configuration."""
-    for part in (config, _text_config(config)):
-        for key in _CONTEXT_KEYS:
-            if isinstance(part.get(key), int) and part[key] > 0:
-                return int(part[key])
-    return _DEFAULT_CONTEXT
-
-
-def _text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a multimodal configuration that is about text; empty for others."""
-    part = config.get("text_config")
-    return part if isinstance(part, dict) else {}
-
-
 def _eos_token_ids(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
     """Ids from config.json and generation_config.json, and the tokenizer's own eos token."""
     found = config.get("eos_token_id")
     if found is None:
-        found = _text_config(config).get("eos_token_id")
+        found = text_config(config).get("eos_token_id")
     ids = {i for i in (found if isinstance(found, list) else [found]) if isinstance(i, int)}
     return tuple(sorted(ids | _tokenizer_eos_ids(path)))
 

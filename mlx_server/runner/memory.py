@@ -17,6 +17,8 @@ _CPU_MOST = 1 * GIB
 _CONTEXTS = 16  # a default pool larger than this many full contexts helps nobody
 _LEAST_TOKENS = 256
 _KEPT_SHARE = 1 / 8
+_INITIAL_SHARE = 1 / 16  # of the budget: a pool that is not used costs little
+_INITIAL_BLOCKS = 64
 
 
 def pool_blocks(settings: Settings, bytes_per_token: int, weight_bytes: int, context_length: int) -> int:
@@ -38,6 +40,11 @@ def pool_blocks(settings: Settings, bytes_per_token: int, weight_bytes: int, con
     return blocks
 
 
+def initial_blocks(settings: Settings, most: int) -> int:
+    """With how many blocks the pool starts; `kv_blocks` is a fixed number."""
+    return most if settings.kv_blocks is not None else min(most, max(_INITIAL_BLOCKS, int(most * _INITIAL_SHARE)))
+
+
 def _default_budget(weight_bytes: int) -> int:
     recommended = mx.device_info().get("max_recommended_working_set_size")
     if recommended is not None:
@@ -56,7 +63,12 @@ def limit_buffer_cache(pool_bytes: int) -> None:
     The CPU backend's default of 32 MB makes every gather fault its pages in anew; Metal's default is no
     bound worth the name.
     """
-    mx.set_cache_limit(max(GIB // 4, min(pool_bytes, 2 * GIB)))
+    mx.set_cache_limit(buffer_cache_limit(pool_bytes))
+
+
+def buffer_cache_limit(pool_bytes: int) -> int:
+    """Bytes of freed buffers that MLX may keep."""
+    return max(GIB // 4, min(pool_bytes, 2 * GIB))
 
 
 def device_memory() -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_server.core.errors import RowError
-from mlx_server.core.step import BLOCK_SIZE, Commit, DeviceMemory, Join, Segment, StepPlan, StepResult
+from mlx_server.core.step import BLOCK_SIZE, Commit, DeviceMemory, Join, Resize, Segment, StepPlan, StepResult
 from mlx_server.runner.attention import ChunkRows, GroupRows, LayerCache, StepLayout
 from mlx_server.runner.kv_pool import KVPool
 from mlx_server.runner.memory import device_memory
@@ -79,6 +79,9 @@ class ModelRunner:
     def launch(self, plan: StepPlan) -> LaunchedStep:
         """Start a step. Raises `RowError` for a row that cannot take part; after any error, call `reset`."""
         launched_s = time.perf_counter()
+        if plan.resize is not None:
+            self._resize(plan.resize)
+            return LaunchedStep(plan, None, [], launched_s)
         if plan.commits:
             self._drain()
             self._commit(plan.commits)
@@ -135,6 +138,17 @@ class ModelRunner:
         if self._last is not None:
             output = self._last.output
             mx.eval(self._last.state, output.arrays() if output is not None else [])
+
+    def _resize(self, resize: Resize) -> None:
+        """Blocks of the pool move; what rows keep outside of it stays. Done, or failed, when it returns."""
+        self._drain()
+        self._last = None
+        for group in list(self._groups):
+            self._dissolve(group)
+        self._pool.resize(resize.num_blocks, resize.moves)
+        moved = dict(resize.moves)
+        for row in self._rows.values():
+            row.blocks = [moved.get(block, block) for block in row.blocks]
 
     def _commit(self, commits: Sequence[Commit]) -> None:
         rows = [self._rows[c.request_id] for c in commits]

@@ -20,9 +20,9 @@ from mlx_lm.utils import _get_classes
 
 from mlx_server.core.errors import ModelLoadError
 from mlx_server.core.messages import SamplingParams
+from mlx_server.core.model_config import context_length
 from mlx_server.core.step import BLOCK_SIZE, Commit, Join, Segment, StepPlan
 from mlx_server.runner.kv_pool import KVPool
-from mlx_server.runner.loader import context_length
 from mlx_server.runner.model_runner import ModelRunner
 from mlx_server.runner.sampler import Sampler
 from mlx_server.runner.servable import ServableModel

@@ -27,6 +27,7 @@ from tests.bench import (
     isolation,
     memory,
     plot,
+    pressure,
     restart,
     stall,
     startup,
@@ -47,6 +48,7 @@ BENCHES: dict[str, Callable[..., dict[str, Any]]] = {
     "restart": restart.run,
     "startup": startup.run,
     "idle": idle.run,
+    "pressure": pressure.run,
 }
 
 

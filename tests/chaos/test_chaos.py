@@ -18,7 +18,7 @@ ENGINE = {kind: 0.1 for kind in schedule.ENGINE_RATES if kind not in ("stop", "s
 CLIENT = {kind: 0.1 for kind in schedule.CLIENT_RATES if kind != "burst"} | {"malformed": 24.0}
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.timeout(600)
 async def test_every_promise_is_kept(tmp_path: Path) -> None:
     cases = catalogue(SEED, size=6, streams=3)

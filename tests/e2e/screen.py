@@ -18,11 +18,13 @@ WAIT_S = 60.0
 class Screen:
     """A context manager; on leaving, the program is ended if it still runs."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], width: int = WIDTH, height: int = HEIGHT
+    ) -> None:
         self._child = pexpect.spawn(
-            command[0], list(command[1:]), dimensions=(HEIGHT, WIDTH), env=dict(env), encoding="utf-8", timeout=WAIT_S
+            command[0], list(command[1:]), dimensions=(height, width), env=dict(env), encoding="utf-8", timeout=WAIT_S
         )
-        self._screen = pyte.Screen(WIDTH, HEIGHT)
+        self._screen = pyte.Screen(width, height)
         self._screen.write_process_input = self._child.send  # answers to the program's queries
         self._stream = pyte.Stream(self._screen)
 

@@ -96,7 +96,7 @@ def test_refused_turn_is_one_line_and_the_chat_goes_on(chat: Screen, tmp_path: P
     chat.type_line(f"/load {path}")
     chat.wait(lambda text: "loaded 0 exchanges" in text)
     chat.type_line(CAPITAL)
-    chat.wait(lambda text: "maximum context length" in text and "/undo takes back" in text)
+    chat.wait(lambda text: "maximum context length" in text and "(/undo takes" in text)
     chat.type_line("/system none")
     chat.wait(lambda text: "system prompt: none" in text)
     chat.type_line("/nonsense")

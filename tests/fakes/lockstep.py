@@ -213,6 +213,14 @@ class Lockstep:
                 self.ends[delta.request_id] = delta
 
 
+def elastic(
+    initial: int, num_blocks: int, model: FakeModel | None = None, *, overlaps: bool = True, **config: Any
+) -> Lockstep:
+    """An engine whose pool starts with `initial` blocks and may have `num_blocks`."""
+    made = scheduler(num_blocks, initial_blocks=initial, **config)
+    return Lockstep(made, TokenPoolRunner(initial, model, max_num_seqs=made.config.max_num_seqs, overlaps=overlaps))
+
+
 def lockstep(num_blocks: int = 64, model: FakeModel | None = None, *, overlaps: bool = True, **config: Any) -> Lockstep:
     """An engine on a small pool; `config` overrides fields of `SchedulerConfig`."""
     made = scheduler(num_blocks, **config)

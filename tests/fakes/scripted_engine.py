@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from mlx_server.core.errors import EngineDeadError, EngineNotReadyError, ModelLoadError, QueueFullError
 from mlx_server.core.messages import (
     EngineInfo,
     EngineStats,
     FinishReason,
     GenerateRequest,
+    MemoryLevel,
     TokenDelta,
     TokenLogprob,
 )
@@ -49,6 +52,7 @@ class ScriptedEngine:
     closed_early: set[str] = field(default_factory=set)
     started: bool = False
     dead: bool = False
+    memory_level: MemoryLevel = MemoryLevel.NORMAL
 
     def __post_init__(self) -> None:
         self.resume = asyncio.Event()
@@ -78,6 +82,7 @@ class ScriptedEngine:
             max_model_len=self.max_model_len,
             eos_token_ids=(),
             num_blocks=16,
+            initial_blocks=16,
             block_size=32,
             kv_bytes_per_token=1,
             weight_bytes=1,
@@ -89,6 +94,10 @@ class ScriptedEngine:
     @property
     def is_restarting(self) -> bool:
         return False
+
+    @property
+    def pid(self) -> int:
+        return 0
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         _ = self.info
@@ -142,9 +151,13 @@ class ScriptedEngine:
             for token in tokens
         )
 
+    async def set_memory_level(self, level: MemoryLevel) -> None:
+        self.memory_level = level
+
     async def stats(self) -> EngineStats:
-        zero = dict.fromkeys(EngineStats.__struct_fields__, 0)
-        return EngineStats(**zero | {"running": len(self.live)})
+        zero = {field.name: 0 for field in msgspec.structs.fields(EngineStats) if field.required}
+        running = len(self.live)
+        return EngineStats(**zero | {"running": running, "streams": running})
 
     async def close(self) -> None:
         self.dead = True

@@ -134,6 +134,8 @@ class TokenPoolRunner:
         self.violations: list[str] = []
         self.plans: list[StepPlan] = []
         self.resets = 0
+        self.resizes = 0
+        self.refuse_growth = False
         self.closed_on: str | None = None
         self._duration_s = duration_s
         self._before_finish = before_finish
@@ -152,6 +154,7 @@ class TokenPoolRunner:
             max_model_len=max_model_len,
             eos_token_ids=(self.model.eos_token_id,),
             num_blocks=len(self.pool),
+            initial_blocks=len(self.pool),
             block_size=BLOCK_SIZE,
             kv_bytes_per_token=4,
             weight_bytes=0,
@@ -168,6 +171,8 @@ class TokenPoolRunner:
         self._require(not self._needs_reset, "launched after a failure without a reset")
         self._require(plan.step_id > self._last_step, f"step {plan.step_id} after {self._last_step}")
         self.plans.append(plan)
+        if plan.resize is not None and plan.step_id in self.fail_finish:
+            self.fail_launch.add(plan.step_id)  # a resize is over when `launch` returns
         if plan.step_id in self.fail_launch or _reaches(plan, self.poison_launch):
             self._needs_reset = True
             raise DeviceError(f"launch of step {plan.step_id}")
@@ -177,6 +182,8 @@ class TokenPoolRunner:
                 raise RowError(segment.request_id, "a bad row")
         step = LaunchedStep(plan, [])
         try:
+            if plan.resize is not None:
+                self._resize(plan)
             self._change_rows(plan, step)
             self._forward(plan, step)
         except ContractError:
@@ -225,6 +232,27 @@ class TokenPoolRunner:
         for join in plan.joins:
             self._join(join)
         self._require(len(self.rows) <= self.max_num_seqs, "more rows than max_num_seqs")
+
+    def _resize(self, plan: StepPlan) -> None:
+        assert plan.resize is not None
+        self._require(not (plan.commits or plan.leaves or plan.joins or plan.segments), "a resize is not alone")
+        self._require(not self._launched, "a resize with a step in flight")
+        size, moves = plan.resize.num_blocks, dict(plan.resize.moves)
+        if self.refuse_growth and size > len(self.pool):
+            self._needs_reset = True
+            raise DeviceError("no memory for a larger pool")
+        for source, target in moves.items():
+            self._in_range(source)
+            self._require(size <= source, f"block {source} moves and is not cut off")
+            self._require(0 <= target < min(size, len(self.pool)), f"block {source} moves behind the end")
+            holders = [name for name, row in self.rows.items() if target in row.blocks]
+            self._require(not holders, f"block {source} moves to {target}, which {holders} read")
+            self.pool[target] = self.pool[source]
+        for row in self.rows.values():
+            row.blocks = [moves.get(block, block) for block in row.blocks]
+            self._require(max(row.blocks, default=0) < size, "a block that is read is cut off")
+        self.pool = self.pool[:size] + [[] for _ in range(size - len(self.pool))]
+        self.resizes += 1
 
     def _commit(self, commit: Commit, leaving: bool, step: LaunchedStep) -> None:
         row = self._row(commit.request_id)

@@ -9,13 +9,14 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_server.core.blame import MAX_FAILURES
 from mlx_server.core.messages import FinishReason, Priority
 from mlx_server.core.step import StepPlan
 from tests.fakes.lockstep import Lockstep, lockstep, prompt_of, request
 
 logging.getLogger("mlx_server.engine.generation_thread").setLevel(logging.CRITICAL)  # steps fail by the thousand
 
-MOST_FAILURES = 4  # of one request (see core/blame.py)
+MOST_FAILURES = 5  # of one request (see core/blame.py)
 
 
 class Play:
@@ -118,10 +119,10 @@ def test_those_to_blame_end_with_an_error_and_nobody_else(play: Play) -> None:
 @given(plays(transients=12, cancels=True))
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_failures_without_a_cause_fail_nobody(play: Play) -> None:
-    """But one whom they hit with nothing else in the step, after another failure: it looks guilty."""
+    """But one whom they hit twice with nothing else in the step: it looks as if it had failed by itself."""
     play.run()
     play.engine.check_over()
     for name in play.errors() - play.guilty:
-        assert play.hit_alone[name] >= 1, name
+        assert play.hit_alone[name] >= MAX_FAILURES, name
     for name in play.guilty - play.errors():
         assert play.engine.ends[name].finish_reason is FinishReason.ABORT, name

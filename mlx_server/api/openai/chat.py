@@ -14,6 +14,7 @@ from starlette.responses import Response
 from mlx_server.api.access import caller_of
 from mlx_server.api.deadline import request_deadline
 from mlx_server.api.disconnect import until_disconnect
+from mlx_server.api.live.live_requests import LiveRequest
 from mlx_server.api.openai.logprobs import logprob_entries
 from mlx_server.api.openai.messages import template_messages
 from mlx_server.api.openai.refused import check_supported
@@ -26,14 +27,16 @@ from mlx_server.api.openai.sampling import (
 )
 from mlx_server.api.openai.types import ChatRequest, parse_chat_request, without_nulls
 from mlx_server.api.openai.wire import ChunkWriter, Completion, Usage
-from mlx_server.api.request_log import RequestRecord, record_of
+from mlx_server.api.request_log import RequestRecord, log_prompt, record_of
 from mlx_server.api.serving import LoadedModel, ServingState, serving_of
 from mlx_server.api.sse import DONE, EventStream
 from mlx_server.chat.generation import Deadline, TextDelta, generate_text
 from mlx_server.chat.interleave import interleave
+from mlx_server.chat.observed import observed
 from mlx_server.chat.tokenizer import ChatTokenizer
 from mlx_server.core.errors import ContextLengthError
 from mlx_server.core.messages import GenerateRequest
+from mlx_server.services.sizing.limit import limit_reason
 
 router = APIRouter()
 
@@ -94,15 +97,20 @@ async def _prepare(
     caller, record = caller_of(request), record_of(request)
     stops = stop_strings(wire.stop)
     messages = template_messages(wire.messages)
+    if serving.settings.log_prompts:
+        log_prompt(record, messages)
     max_model_len = model.info.max_model_len
     prompt = await model.tokenizer.encode_chat(messages, _template_kwargs(wire), max_model_len)
     record.prompt_tokens = len(prompt)
     room = max_model_len - len(prompt)
     if room < 1:
-        raise ContextLengthError(max_model_len, len(prompt))
+        reason = limit_reason(model.info, serving.settings.max_model_len)
+        raise ContextLengthError(max_model_len, len(prompt), reason=reason)
     settings = serving.settings
     sampling = sampling_params(wire, model.defaults, model.info.vocab_size, room, settings.default_max_tokens)
     seed = request_seed(wire, settings.seed)
+    record.note_submitted()
+    record.streamed = wire.stream
     completion = Completion(serving.name)
     choices = [
         GenerateRequest(
@@ -115,8 +123,20 @@ async def _prepare(
         )
         for index in range(wire.n)
     ]
-    deltas = interleave([generate_text(model.engine, one, model.tokenizer, stops, deadline) for one in choices])
-    return _Answer(serving, completion, model.tokenizer, deltas, len(prompt), record, wire.n, wire.logprobs)
+    streams = [generate_text(model.engine, one, model.tokenizer, stops, deadline) for one in choices]
+    measured = [observed(stream, serving.metrics.choice(record.started_s, len(prompt))) for stream in streams]
+    deltas = interleave(measured)
+    live = LiveRequest(
+        id=completion.id,
+        key_id=caller.key_id,
+        priority=choices[0].priority,
+        model=serving.name,
+        prompt_tokens=len(prompt),
+        choices=wire.n,
+        started_s=record.started_s,
+    )
+    tracked = serving.observed.requests.track(live, deltas)
+    return _Answer(serving, completion, model.tokenizer, tracked, len(prompt), record, wire.n, wire.logprobs)
 
 
 def _template_kwargs(wire: ChatRequest) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import enum
 from mlx_server.services.batching.block_tables import BlockTables
 from mlx_server.services.batching.config import Counters, SchedulerConfig
 from mlx_server.services.batching.plan_draft import PlanDraft
+from mlx_server.services.batching.pool_size import PoolSize
 from mlx_server.services.batching.prefix_cache import Match
 from mlx_server.services.batching.request import Request, blocks_for
 from mlx_server.services.batching.request_sets import RequestSets
@@ -26,8 +27,11 @@ class Outcome(enum.Enum):
 class Admission:
     """Decides; the sets and the block tables act."""
 
-    def __init__(self, config: SchedulerConfig, sets: RequestSets, tables: BlockTables, counters: Counters) -> None:
+    def __init__(
+        self, config: SchedulerConfig, sets: RequestSets, tables: BlockTables, counters: Counters, size: PoolSize
+    ) -> None:
         self._config = config
+        self._size = size
         self._sets = sets
         self._tables = tables
         self._counters = counters
@@ -39,6 +43,8 @@ class Admission:
         """
         request, running = self._sets.head(), self._sets.running
         if request is None or request.in_flight or not running or not self._yields(running[-1], request):
+            return
+        if not self._size.admits:
             return
         match = self._tables.match_unless_awaited(request)
         if match is None:
@@ -62,12 +68,13 @@ class Admission:
         A request that was preempted with its last token still on the device counts as having no room.
         """
         running = self._sets.running
-        if len(running) >= self._config.max_num_seqs or request.in_flight:
+        if len(running) >= self._config.max_num_seqs or request.in_flight or not self._size.admits:
             return Outcome.NO_ROOM
         match = self._tables.match_unless_awaited(request)
         if match is None:
             return Outcome.WAITS_FOR_TWIN
-        if not self._fits(request, match, 0, len(running)):
+        if (lacking := self._lacking(request, match, 0, len(running))) > 0:
+            self._size.ask(lacking)
             return Outcome.NO_ROOM
         join = self._tables.admit(request, match)
         if join is None:
@@ -78,17 +85,20 @@ class Admission:
         return Outcome.ADMITTED
 
     def _fits(self, request: Request, match: Match, gain: int, rows: int) -> bool:
-        """Room for the tokens it has, some it will make, and a block for each of `rows` beside it.
+        return self._lacking(request, match, gain, rows) <= 0
+
+    def _lacking(self, request: Request, match: Match, gain: int, rows: int) -> int:
+        """Blocks too few for the tokens it has, some it will make, and a block for each of `rows` beside it.
 
         gain: blocks that would be available on top, if others left.
         """
         needed = self._tables.blocks_needed(request, match)
         available = self._tables.cache.blocks.num_available + gain
         if not rows:
-            return needed <= available
+            return needed - available
         more = min(request.max_tokens - request.num_generated, _LOOKAHEAD_TOKENS * (1 + request.admissions))
         ahead = blocks_for(len(request.tokens) + more) - blocks_for(len(request.tokens))
-        return needed + ahead + rows <= available
+        return needed + ahead + rows - available
 
     def _count(self, request: Request, now: float) -> None:
         if request.admissions == 0:

@@ -16,7 +16,7 @@ class BlockAccountingError(RuntimeError):
 
 
 class PagedBlockManager:
-    """Fixed number of blocks; every operation is O(1) per block.
+    """Every operation but a resize is O(1) per block.
 
     on_evict: called with a block id when a cached block is taken for other content.
     """
@@ -122,6 +122,33 @@ class PagedBlockManager:
     def oldest_cached(self) -> int | None:
         """The block that would be evicted next."""
         return next(iter(self._cached), None)
+
+    def moves_for(self, num_blocks: int) -> tuple[tuple[int, int], ...] | None:
+        """(from, to) of the blocks with content or holders that would be cut off; None: they do not fit into
+        `num_blocks`. Nothing changes.
+        """
+        if self.num_used + self.num_cached > num_blocks:
+            return None
+        behind = (b for b in range(num_blocks, self.num_blocks) if self._refs[b] or self._has_content[b])
+        return tuple(zip(behind, sorted(b for b in self._free if b < num_blocks), strict=False))
+
+    def resize(self, num_blocks: int, moves: Iterable[tuple[int, int]]) -> None:
+        """Grow, or cut the end off after `moves` (see `moves_for`)."""
+        for source, target in moves:
+            if self._refs[target] or self._has_content[target]:
+                raise BlockAccountingError(f"block {source} cannot move to block {target}, which is not free")
+            self._refs[target], self._refs[source] = self._refs[source], 0
+            self._has_content[target], self._has_content[source] = self._has_content[source], 0
+        moved = dict(moves)
+        self._cached = OrderedDict((moved.get(b, b), None) for b in self._cached)
+        for block in range(num_blocks, self.num_blocks):
+            if self._refs[block] or self._has_content[block]:
+                raise BlockAccountingError(f"block {block} is in use and would be cut off")
+        more = max(0, num_blocks - self.num_blocks)
+        self._refs = self._refs[:num_blocks] + [0] * more
+        self._has_content = self._has_content[:num_blocks] + bytearray(more)
+        self.num_blocks = num_blocks
+        self._free = [b for b in range(num_blocks - 1, -1, -1) if not self._refs[b] and not self._has_content[b]]
 
     def check_invariants(self) -> None:
         """Raise `BlockAccountingError` unless every block is in exactly one place. O(num_blocks)."""

@@ -8,7 +8,7 @@ in order; `undo_commits` takes that back when a step failed before its commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mlx_server.core.step import BLOCK_SIZE, Commit, Join
 from mlx_server.services.batching.prefix_cache import Match, PrefixCache
@@ -123,6 +123,11 @@ class BlockTables:
         for own_hash in request.block_hashes:
             if self._pending.get(own_hash) == request.request_id:
                 del self._pending[own_hash]
+
+    def move(self, requests: Iterable[Request], moves: Mapping[int, int]) -> None:
+        """The pool has been resized: blocks of these requests lie elsewhere."""
+        for request in requests:
+            request.block_table = [moves.get(block, block) for block in request.block_table]
 
     def undo_commits(self, commits: Iterable[Commit]) -> None:
         """The step failed before its commits: what they promised is not in the pool."""

@@ -9,7 +9,8 @@ from mlx_server.core.step import BLOCK_SIZE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """model_identity: root of every block hash. num_blocks: physical KV blocks.
+    """model_identity: root of every block hash. num_blocks: physical KV blocks, at most.
+    initial_blocks: with how many the pool starts, and not below which it goes; None: all.
 
     max_queue: most requests of one priority that wait. max_queue_per_tenant: of one tenant.
     step_target_s: a step with decodes in it should take no longer because of prefill.
@@ -18,6 +19,7 @@ class SchedulerConfig:
 
     model_identity: str
     num_blocks: int
+    initial_blocks: int | None = None
     max_model_len: int
     eos_token_ids: frozenset[int]
     max_num_seqs: int = 64
@@ -42,6 +44,7 @@ class Counters:
     cached_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
+    commits: int = 0
     steps: int = 0
     failed_steps: int = 0
     requests_finished: int = 0

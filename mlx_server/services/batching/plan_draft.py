@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlx_server.core.step import Commit, Join, Segment, StepPlan
+from mlx_server.core.step import Commit, Join, Resize, Segment, StepPlan
 from mlx_server.services.batching.request import Request, RequestState
 
 
@@ -15,10 +15,11 @@ class PlanDraft:
         self.joins: list[Join] = []
         self.segments: list[Segment] = []
         self.num_tokens = 0
+        self.resize: Resize | None = None
 
     def is_empty(self) -> bool:
         """Whether there is nothing to execute."""
-        return not (self.segments or self.joins or self.leaves or self.commits)
+        return not (self.segments or self.joins or self.leaves or self.commits or self.resize)
 
     def add_commit(self, commit: Commit | None) -> None:
         """None: there was nothing to write."""
@@ -56,4 +57,5 @@ class PlanDraft:
             joins=tuple(self.joins),
             segments=tuple(self.segments),
             num_tokens=self.num_tokens,
+            resize=self.resize,
         )

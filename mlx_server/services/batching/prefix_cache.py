@@ -136,6 +136,25 @@ class PrefixCache:
             dropped += 1
         return dropped
 
+    def evict_to(self, num_blocks: int) -> None:
+        """Forget the least recently used blocks that nobody holds, until at most `num_blocks` have content or
+        holders, if that can be.
+        """
+        blocks = self.blocks
+        while blocks.num_used + blocks.num_cached > num_blocks and (block := blocks.oldest_cached()) is not None:
+            self.invalidate(block)
+            blocks.evictions += 1
+
+    def resize(self, num_blocks: int, moves: Sequence[tuple[int, int]]) -> None:
+        """The pool has another size, and the content of some blocks has moved."""
+        self.blocks.resize(num_blocks, moves)
+        moved = dict(moves)
+        self._by_hash = {own_hash: moved.get(b, b) for own_hash, b in self._by_hash.items()}
+        self._entries = {moved.get(b, b): entry for b, entry in self._entries.items()}
+        for firsts in self._children.values():
+            for first, ids in firsts.items():
+                firsts[first] = {moved.get(b, b): None for b in ids}
+
     def _forget(self, block_id: int) -> None:
         entry = self._entries.pop(block_id)
         if entry.own_hash is not None:

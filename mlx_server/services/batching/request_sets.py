@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 
 from mlx_server.core.blame import Blame
+from mlx_server.core.messages import Priority
 from mlx_server.services.batching.block_tables import BlockTables
 from mlx_server.services.batching.config import Counters
 from mlx_server.services.batching.plan_draft import PlanDraft
@@ -39,6 +40,16 @@ class RequestSets:
     def get(self, request_id: str) -> Request | None:
         """None: not alive, nor remembered."""
         return self._all.get(request_id)
+
+    def by_priority(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """How many run and how many wait, indexed by `Priority`. O(requests)."""
+        running, waiting = [0] * len(Priority), [0] * len(Priority)
+        for request in self._all.values():
+            if request.is_running:
+                running[request.priority] += 1
+            elif request.state is RequestState.WAITING:
+                waiting[request.priority] += 1
+        return (running[0], running[1], running[2]), (waiting[0], waiting[1], waiting[2])
 
     def head(self) -> Request | None:
         """The most important waiting request; after a failed step, of those that may start."""

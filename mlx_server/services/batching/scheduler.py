@@ -10,15 +10,25 @@ from __future__ import annotations
 
 import math
 
-from mlx_server.core.errors import ContextLengthError, RequestError
-from mlx_server.core.messages import EngineStats, FinishReason, GenerateRequest, Priority, SamplingParams, TokenDelta
-from mlx_server.core.step import BLOCK_SIZE, SampledToken, StepPlan, StepResult
+from mlx_server.core.errors import ContextLengthError, MemoryPressureError, RequestError
+from mlx_server.core.messages import (
+    EngineStats,
+    FinishReason,
+    GenerateRequest,
+    MemoryLevel,
+    Priority,
+    SamplingParams,
+    TokenDelta,
+)
+from mlx_server.core.step import BLOCK_SIZE, Resize, SampledToken, StepPlan, StepResult
 from mlx_server.services.batching.admission import Admission, Outcome
+from mlx_server.services.batching.block_manager import BlockAccountingError
 from mlx_server.services.batching.block_tables import BlockTables
 from mlx_server.services.batching.config import Counters, SchedulerConfig
 from mlx_server.services.batching.culprits import clear_of_doubt, culprits
 from mlx_server.services.batching.fair_share import FairShare
 from mlx_server.services.batching.plan_draft import PlanDraft
+from mlx_server.services.batching.pool_size import PoolSize
 from mlx_server.services.batching.prefill_budget import PrefillBudget
 from mlx_server.services.batching.prefix_cache import PrefixCache, root_hash
 from mlx_server.services.batching.queue_limits import QueueLimits
@@ -44,13 +54,15 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
-        self.cache = PrefixCache(config.num_blocks, enabled=config.prefix_cache)
+        initial = config.num_blocks if config.initial_blocks is None else config.initial_blocks
+        self.cache = PrefixCache(initial, enabled=config.prefix_cache)
+        self.size = PoolSize(initial, config.num_blocks)
         self.counters = Counters()
         self._tables = BlockTables(self.cache)
         self._limits = QueueLimits(config.max_queue, config.max_queue_per_tenant)
         self._sets = RequestSets(self._tables, self.counters, self._limits)
         self._shares = FairShare()
-        self._admission = Admission(config, self._sets, self._tables, self.counters)
+        self._admission = Admission(config, self._sets, self._tables, self.counters, self.size)
         self._times = StepTimePredictor()
         self._undelivered: list[TokenDelta] = []
         self._units: dict[int, float] = {}  # step id -> prefill units, of the plans in flight
@@ -87,6 +99,8 @@ class Scheduler:
         if message.arrival_s is not None:
             arrival_s = min(message.arrival_s, now)
         else:
+            if not self.size.admits:
+                raise MemoryPressureError
             self._limits.check(priority, message.tenant, max(1, math.ceil(self._finish_gap_s)))
         self._seq += 1
         charge = self._shares.charge(
@@ -105,6 +119,10 @@ class Scheduler:
             return False
         self._undelivered.append(self._finish(request, FinishReason.ABORT))
         return True
+
+    def set_memory_level(self, level: MemoryLevel) -> None:
+        """Give memory back as the level asks, from the next `schedule` on."""
+        self.size.set_level(level, self.cache.blocks.num_used)
 
     def take_undelivered(self) -> list[TokenDelta]:
         """Deltas of requests that ended outside `update` (cancelled ones)."""
@@ -135,16 +153,44 @@ class Scheduler:
         if self._recovering and self._units:
             return None
         self._recovering = False
+        if (size := self._wanted_size()) is not None:
+            return self._plan_resize(size)
         draft = PlanDraft()
         self._sets.plan_endings(draft)
         self._admission.make_room_for_head(draft)
         self._plan_decodes(draft)
         units = self._plan_prefills(draft, now)
+        if draft.is_empty() and (size := self._wanted_size()) is not None:
+            return self._plan_resize(size)  # somebody asked for it just now
+        return self._planned(draft, units)
+
+    def _wanted_size(self) -> int | None:
+        return self.size.target(self.cache.blocks, len(self._sets.running))
+
+    def _planned(self, draft: PlanDraft, units: float = 0.0) -> StepPlan | None:
         if draft.is_empty():
             return None
         self._step_id += 1
         self._units[self._step_id] = units
         return draft.build(self._step_id)
+
+    def _plan_resize(self, size: int) -> StepPlan | None:
+        """Alone in its plan, and with nothing in flight; before it, whoever has to leave for it does."""
+        if self._units:
+            return None
+        draft = PlanDraft()
+        self._sets.plan_endings(draft)
+        blocks = self.cache.blocks
+        while blocks.num_used > size and self._sets.running:
+            self._sets.preempt(self._sets.running[-1], draft)
+        if not draft.is_empty():
+            return self._planned(draft)
+        self.cache.evict_to(size)
+        moves = blocks.moves_for(size)
+        if moves is None:
+            raise BlockAccountingError(f"{blocks.num_used} blocks are held by nobody who could leave")
+        draft.resize = Resize(size, moves)
+        return self._planned(draft)
 
     def _plan_decodes(self, draft: PlanDraft) -> None:
         running = self._sets.running
@@ -229,8 +275,12 @@ class Scheduler:
             raise ValueError(f"result of step {result.step_id} offered for plan {plan.step_id}, out of turn")
         units = self._units.pop(plan.step_id)
         if result.skipped or result.error is not None:
-            return self._step_failed(plan, result)
+            refused = self._resize_failed(plan.resize, result) if plan.resize is not None else []
+            return refused + self._step_failed(plan, result)
+        if plan.resize is not None:
+            self._take_resize(plan.resize)
         self.counters.steps += 1
+        self.counters.commits += len(plan.commits)
         if plan.segments:
             self._times.observe(result.duration_s, units)
             self._shares.observe_step(plan.num_tokens, result.duration_s)
@@ -242,6 +292,18 @@ class Scheduler:
             if delta is not None:
                 deltas.append(delta)
         return deltas
+
+    def _resize_failed(self, resize: Resize, result: StepResult) -> list[TokenDelta]:
+        """A request that cannot run in the pool as it is, and for which memory is refused again and again, ends."""
+        head = self._sets.head() if not self._sets.running else None
+        if self.size.failed(resize.num_blocks, is_needed=head is not None) or head is None:
+            return []
+        return [self._finish(head, FinishReason.ERROR, result.error)]
+
+    def _take_resize(self, resize: Resize) -> None:
+        self.cache.resize(resize.num_blocks, resize.moves)
+        self._tables.move([*self._sets.running, *self._sets.ending], dict(resize.moves))
+        self.size.resized(resize.num_blocks)
 
     def _take_token(self, request: Request, token: SampledToken) -> TokenDelta | None:
         request.in_flight -= 1
@@ -299,6 +361,7 @@ class Scheduler:
     def stats(self) -> EngineStats:
         """A snapshot of the counters; the device's own figures are added by the engine."""
         blocks, counters = self.cache.blocks, self.counters
+        running, waiting = self._sets.by_priority()
         return EngineStats(
             running=len(self._sets.running),
             waiting=len(self._sets.waiting),
@@ -313,6 +376,11 @@ class Scheduler:
             steps=counters.steps,
             failed_steps=counters.failed_steps,
             requests_finished=counters.requests_finished,
+            commits=counters.commits,
+            running_by_priority=running,
+            waiting_by_priority=waiting,
+            pool_blocks=blocks.num_blocks,
+            memory_level=self.size.level,
         )
 
     def check_invariants(self) -> None:
@@ -324,7 +392,7 @@ class Scheduler:
                 held[block] = held.get(block, 0) + 1
             if request.num_committed % BLOCK_SIZE and request.is_running:
                 raise RuntimeError(f"{request.request_id} committed part of a block while running")
-        for block in range(self.config.num_blocks):
+        for block in range(self.cache.blocks.num_blocks):
             if self.cache.blocks.ref_count(block) != held.get(block, 0):
                 raise RuntimeError(f"block {block}: references and block tables disagree")
         if [r.key for r in running] != sorted(r.key for r in running):

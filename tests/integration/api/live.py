@@ -17,6 +17,7 @@ import httpx2 as httpx
 from mlx_server.core.settings import Settings
 from mlx_server.daemon.server import serve
 from tests.fakes.scripted_engine import ScriptedEngine
+from tests.fakes.scripted_memory import ScriptedMemory
 from tests.integration.api.helpers import WAIT_S
 
 
@@ -100,8 +101,10 @@ class Running:
 
 
 @asynccontextmanager
-async def running(folder: Path, engine: ScriptedEngine, **settings: Any) -> AsyncIterator[Running]:
-    """settings: not checked, so that a test's timeouts may be shorter than is legal."""
+async def running(
+    folder: Path, engine: ScriptedEngine, memory: ScriptedMemory | None = None, **settings: Any
+) -> AsyncIterator[Running]:
+    """settings: not checked, so that a test's timeouts may be shorter than is legal. memory: by default never short."""
     stop, ready = asyncio.Event(), asyncio.Event()
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     task = asyncio.ensure_future(
@@ -111,6 +114,7 @@ async def running(folder: Path, engine: ScriptedEngine, **settings: Any) -> Asyn
             lambda url: ready.set(),
             on_listening=listening.set_result,
             stop=stop,
+            memory_source=memory or ScriptedMemory(),
         )
     )
     try:

@@ -16,8 +16,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlx_server.core.errors import EngineDeadError, EngineNotReadyError, ModelLoadError, QueueFullError, RequestError
-from mlx_server.core.messages import FinishReason, GenerateRequest, TokenDelta
+from mlx_server.core.errors import (
+    EngineDeadError,
+    EngineNotReadyError,
+    MemoryPressureError,
+    ModelLoadError,
+    QueueFullError,
+    RequestError,
+)
+from mlx_server.core.messages import FinishReason, GenerateRequest, MemoryLevel, TokenDelta
 from mlx_server.core.settings import Settings
 from mlx_server.engine import supervisor, watchdog
 from mlx_server.engine.streams import PAUSE_AT
@@ -255,9 +262,9 @@ async def test_a_request_that_comes_during_the_restart_waits_for_it(engine: Supe
     check([message], [await collect(engine, message)])
 
 
-@pytest.mark.parametrize(("poison", "deaths"), [(KILLS, 2), (KILLS_LATER, 4)])
+@pytest.mark.parametrize(("poison", "deaths"), [(KILLS, 3), (KILLS_LATER, 5)])
 async def test_a_request_that_kills_the_engine_fails_alone(engine: SupervisedEngine, poison: int, deaths: int) -> None:
-    """One that kills at once is found at the second death, one that kills later at the fourth at the latest, since
+    """One that kills at once is found at the third death, one that kills later at the fifth at the latest, since
     it was beyond doubt like the others till then.
     """
     messages = mixed(8, 150)
@@ -269,7 +276,7 @@ async def test_a_request_that_kills_the_engine_fails_alone(engine: SupervisedEng
     assert last.error is not None and "ended the engine twice" in last.error
     assert tokens == truth(bad)[: len(tokens)]
     check(messages, await asyncio.gather(*tasks))
-    assert 2 <= (await engine.stats()).restarts <= deaths
+    assert 3 <= (await engine.stats()).restarts <= deaths
     await until_idle(engine)
 
 
@@ -381,6 +388,25 @@ async def test_many_restarts_leak_no_descriptor_and_no_thread(engine: Supervised
     for _ in range(4):
         after = await once()
     assert after == before
+
+
+# ---- memory ----------------------------------------------------------------------------------------
+
+
+async def test_short_of_memory_the_engine_and_its_successor_begin_nothing_new(engine: SupervisedEngine) -> None:
+    runs = request("runs", prompt_of(40, 1), 400)
+    task = asyncio.create_task(collect(engine, runs))
+    await until_running(engine, 5)
+    await engine.set_memory_level(MemoryLevel.CRITICAL)
+    with pytest.raises(MemoryPressureError):
+        await collect(engine, request("late", prompt_of(40, 2)))
+    await kill(engine)
+    await until_down(engine)
+    await until_back(engine)
+    with pytest.raises(MemoryPressureError):
+        await collect(engine, request("later", prompt_of(40, 3)))
+    await engine.set_memory_level(MemoryLevel.NORMAL)
+    check([runs], [await task])
 
 
 # ---- slow readers ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from mlx_server.services.batching.request import RequestState
 from tests.fakes.lockstep import Lockstep, lockstep, prompt_of, request
 
 TEXT = prompt_of(300)
-MOST_FAILURES = 4
+MOST_FAILURES = 5
 """Failed steps for one poisoned request, whoever else there is (`core/blame.py`)."""
 
 where = pytest.mark.parametrize("where", ["launch", "finish"])
@@ -207,7 +207,7 @@ def test_the_number_of_failed_steps_does_not_depend_on_how_many_run(
 
 
 @where
-def test_a_newcomer_beside_others_is_found_at_its_second_failure(where: str) -> None:
+def test_a_newcomer_beside_others_is_found_at_its_third_failure(where: str) -> None:
     engine = lockstep()
     poison(engine, where, x=40)
     decoding(engine, "abcd")
@@ -215,7 +215,7 @@ def test_a_newcomer_beside_others_is_found_at_its_second_failure(where: str) -> 
     engine.finish()
     engine.check_over()
     assert reasons(engine) == dict.fromkeys("abcd", "length") | {"x": "error"}
-    assert failed_steps(engine) == 2
+    assert failed_steps(engine) == 3
 
 
 @pytest.mark.parametrize("overlaps", [True, False])

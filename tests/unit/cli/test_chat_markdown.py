@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from mlx_server.cli.chat_markdown import printable, render_markdown, split_final
+from mlx_server.cli.chat_markdown import render_markdown, split_final
+from mlx_server.cli.printable import printable
 
 LINES = [
     "# head\n",

@@ -70,14 +70,15 @@ def test_only_getting_past_the_failure_ends_the_row_of_failures(position: int, c
     assert fail(blame, a=8) == culprit
 
 
-def test_the_only_newcomer_starts_before_all_others_and_is_given_up_at_its_second_failure() -> None:
+def test_the_only_newcomer_starts_before_all_others_and_is_given_up_at_its_third_failure() -> None:
     blame = running("a", "b")
     start(blame, "n")
     assert fail(blame, a=5, b=9, n=3) is None
-    assert may_start(blame, "abn") == "n"
-    start(blame, "n")
-    assert may_start(blame, "ab") == "", "nobody starts beside a trial"
-    assert fail(blame, n=3) == "n"
+    for culprit in (None, "n"):
+        assert may_start(blame, "abn") == "n"
+        start(blame, "n")
+        assert may_start(blame, "ab") == "", "nobody starts beside a trial"
+        assert fail(blame, n=3) == culprit
     assert may_start(blame, "ab") == "ab"
 
 
@@ -111,6 +112,8 @@ def test_a_failure_beside_a_trial_is_not_proof() -> None:
     start(blame, "a")
     assert fail(blame, a=6, b=6) is None
     assert may_start(blame, "abn") == "a"
+    start(blame, "a")
+    assert fail(blame, a=6) is None
     start(blame, "a")
     assert fail(blame, a=6) == "a"
 

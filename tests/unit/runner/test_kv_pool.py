@@ -55,6 +55,39 @@ def test_nbytes_is_the_size_of_the_arrays() -> None:
     assert pool.nbytes == BLOCKS * BLOCK_SIZE * sum(s.bytes_per_token for s in LAYERS)
 
 
+@pytest.mark.parametrize(("size", "moves"), [(12, ()), (5, ((6, 1), (5, 3))), (7, ()), (1, ((4, 0),))])
+def test_a_resize_keeps_what_stays_and_what_moves(size: int, moves: tuple[tuple[int, int], ...]) -> None:
+    pool, content = filled()
+    pool.resize(size, moves)
+    assert pool.num_blocks == size
+    assert pool.nbytes == sum(a.nbytes for a in (*pool._k, *pool._v))
+    origin = list(range(min(size, BLOCKS)))
+    for source, target in moves:
+        origin[target] = source
+    index = mx.array([list(range(len(origin)))], dtype=mx.int32)
+    for layer, spec in enumerate(LAYERS):
+        k, v = pool.gather(layer, index)
+        for got, kept, dim in ((k, content[layer][0], spec.k_dim), (v, content[layer][1], spec.v_dim)):
+            blocks = got.reshape(spec.kv_heads, len(origin), BLOCK_SIZE, dim).transpose(1, 0, 2, 3)
+            assert same(blocks, kept[mx.array(origin)])
+
+
+def test_a_resize_gives_the_memory_back_one_array_at_a_time() -> None:
+    big = (LayerSpec(kv_heads=8, k_dim=64, v_dim=64, dtype=mx.float32),) * 4
+    before = mx.get_active_memory()
+    pool = KVPool(big, 64)
+    array, all_of_it = pool._k[0].nbytes, pool.nbytes
+    mx.reset_peak_memory()
+    pool.resize(128, ())
+    assert mx.get_active_memory() - before == pytest.approx(2 * all_of_it, rel=0.01)
+    assert mx.get_peak_memory() - before <= 2 * all_of_it + 2.1 * array
+    mx.reset_peak_memory()
+    pool.resize(16, ())
+    assert mx.get_active_memory() - before == pytest.approx(all_of_it / 4, rel=0.01)
+    assert mx.get_peak_memory() - before <= 2 * all_of_it + 0.6 * array
+    assert mx.get_cache_memory() == 0
+
+
 @pytest.mark.parametrize("layer", range(len(LAYERS)))
 @pytest.mark.parametrize("index", [[[0]], [[3, 1, 6]], [[6, 5], [0, 6], [2, 2]]])
 def test_gather_returns_what_was_written(layer: int, index: list[list[int]]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mlx_server.core.errors import ModelLoadError
+from mlx_server.core.model_config import context_length
 from mlx_server.runner import loader
 from tests import tiny_models
 from tests.step_driver import StepDriver
@@ -177,7 +178,7 @@ def test_a_broken_generation_config_is_a_refusal_or_ignored(folder: Path, text: 
     ],
 )
 def test_the_context_length(key: str, value: object, expected: int) -> None:
-    assert loader.context_length({key: value}) == expected
+    assert context_length({key: value}) == expected
 
 
 # ---- end tokens -------------------------------------------------------------------------------
