@@ -148,6 +148,25 @@ def _startup(axis: Axes, result: dict[str, Any]) -> None:
     axis.legend(loc="upper left")
 
 
+def _pressure(axis: Axes, result: dict[str, Any]) -> None:
+    row = result["rounds"][0]
+    at_s = [sample["at_s"] for sample in row["samples"]]
+    for label, key, scale in (
+        ("footprint of the engine", "footprint_bytes", 1.0),
+        ("KV pool", "pool_blocks", row["block_bytes"]),
+        ("KV in use", "used_blocks", row["block_bytes"]),
+    ):
+        axis.plot(at_s, [sample[key] * scale / 2**20 for sample in row["samples"]], label=label)
+    colours = {1: "#f0c35a", 2: "#e06666"}
+    ends = [change["at_s"] for change in row["changes"][1:]] + [at_s[-1]]
+    for change, end_s in zip(row["changes"], ends, strict=True):
+        if change["level"]:
+            axis.axvspan(change["at_s"], end_s, color=colours[change["level"]], alpha=0.3)
+    axis.set_ylim(bottom=0)
+    axis.set(title="Memory pressure: warn, then critical", xlabel="s", ylabel="MB")
+    axis.legend(fontsize=8)
+
+
 PANELS: dict[str, Callable[[Axes, dict[str, Any]], None]] = {
     "decode": _decode,
     "throughput": _throughput,
@@ -159,4 +178,5 @@ PANELS: dict[str, Callable[[Axes, dict[str, Any]], None]] = {
     "boundary": _boundary,
     "restart": _restart,
     "startup": _startup,
+    "pressure": _pressure,
 }
