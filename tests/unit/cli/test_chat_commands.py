@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -13,7 +14,7 @@ from mlx_server.cli.chat_session import ChatSession
 from mlx_server.cli.chat_view import ChatView
 from mlx_server.core.messages import EngineStats
 
-STATS: dict[str, Any] = dict.fromkeys(EngineStats.__struct_fields__, 1)
+STATS: dict[str, Any] = {field.name: 1 for field in msgspec.structs.fields(EngineStats) if field.required}
 HEALTH = {"status": "ok", "model": "m", "version": "9", "max_model_len": 4096, "stats": STATS}
 
 
