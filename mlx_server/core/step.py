@@ -64,10 +64,12 @@ class Resize(msgspec.Struct, frozen=True, gc=False):
     """The pool gets `num_blocks` blocks, and memory that is not used goes back to the system.
 
     moves: (from, to) of the blocks whose content has to move before the end is cut off; `to` is free.
+    is_short: memory is short: from now on keep nothing for speed alone, until a resize says otherwise.
     """
 
     num_blocks: int
     moves: tuple[tuple[int, int], ...]
+    is_short: bool = False
 
 
 class StepPlan(msgspec.Struct, frozen=True, gc=False):

@@ -31,6 +31,9 @@ from mlx_server.runner.rows import (
 from mlx_server.runner.sampler import SampleOutput, Sampler, SampleSpec
 from mlx_server.runner.servable import ServableModel
 
+SHORT_CACHE_BYTES = 32 << 20
+"""MLX's cache of freed buffers while memory is short."""
+
 
 @dataclass(slots=True)
 class LaunchedStep:
@@ -58,6 +61,7 @@ class ModelRunner:
         self._groups: list[DecodeGroup] = []
         self._last: LaunchedStep | None = None
         self._last_done_s = 0.0
+        self._usual_cache_limit: int | None = None  # of MLX, while memory is short
         self.overlaps = mx.default_device() != mx.cpu
 
     @property
@@ -102,6 +106,8 @@ class ModelRunner:
         else:
             mx.eval(step.state)
             sampled = ()
+        if not self._rows and step is self._last:
+            self._last = None  # nobody goes on from it, and it holds what its rows had
         done_s = time.perf_counter()
         duration_s = done_s - max(step.launched_s, self._last_done_s)
         self._last_done_s = done_s
@@ -121,6 +127,7 @@ class ModelRunner:
     def close(self) -> None:
         """Last call on the generation thread; without it a process that used MLX here may abort at exit."""
         self.reset()
+        self._spare(False)
         mx.synchronize()
         mx.clear_cache()
         mx.clear_streams()
@@ -145,10 +152,19 @@ class ModelRunner:
         self._last = None
         for group in list(self._groups):
             self._dissolve(group)
+        self._spare(resize.is_short)
         self._pool.resize(resize.num_blocks, resize.moves)
         moved = dict(resize.moves)
         for row in self._rows.values():
             row.blocks = [moved.get(block, block) for block in row.blocks]
+
+    def _spare(self, is_short: bool) -> None:
+        """Keep gathered K/V and freed buffers, or hardly any of them."""
+        if is_short and self._usual_cache_limit is None:
+            self._usual_cache_limit = mx.set_cache_limit(SHORT_CACHE_BYTES)
+        elif not is_short and self._usual_cache_limit is not None:
+            mx.set_cache_limit(self._usual_cache_limit)
+            self._usual_cache_limit = None
 
     def _commit(self, commits: Sequence[Commit]) -> None:
         rows = [self._rows[c.request_id] for c in commits]
@@ -256,7 +272,8 @@ class ModelRunner:
 
     def _form(self, rows: list[Row]) -> DecodeGroup:
         group = form_group(rows, self._pool.layers)
-        group.keeps = self.kept_bytes + self._group_bytes(group) <= self._kept_bytes_limit
+        is_short = self._usual_cache_limit is not None
+        group.keeps = not is_short and self.kept_bytes + self._group_bytes(group) <= self._kept_bytes_limit
         self._groups.append(group)
         return group
 

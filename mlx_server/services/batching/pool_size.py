@@ -43,6 +43,7 @@ class PoolSize:
             self._limit = num_used + num_used // _WARN_SPARE if level is MemoryLevel.WARN else num_used // 2
             self._limit = min(max(self._limit, self.least), self.most)
         elif level is MemoryLevel.NORMAL:
+            self._is_due = self._is_due or level < self.level  # to say that memory is no longer short
             self._limit = self.most
             self._refused_at = None
         self.level = level
@@ -50,6 +51,11 @@ class PoolSize:
     def ask(self, blocks: int) -> None:
         """Somebody who could be admitted lacks so many blocks."""
         self._asked = max(self._asked, blocks)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether memory is short."""
+        return self.level is not MemoryLevel.NORMAL
 
     @property
     def admits(self) -> bool:

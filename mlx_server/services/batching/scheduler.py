@@ -189,7 +189,7 @@ class Scheduler:
         moves = blocks.moves_for(size)
         if moves is None:
             raise BlockAccountingError(f"{blocks.num_used} blocks are held by nobody who could leave")
-        draft.resize = Resize(size, moves)
+        draft.resize = Resize(size, moves, self.size.is_short)
         return self._planned(draft)
 
     def _plan_decodes(self, draft: PlanDraft) -> None:
